@@ -1,0 +1,1 @@
+"""turngym.agents.engines."""

@@ -1,0 +1,1 @@
+"""turngym.envs.math."""
