@@ -1,1 +1,50 @@
-"""turngym.agents."""
+"""Playing episodes: engines, chat templates, the executor, and the record of what happened, token for token."""
+
+from typing import TYPE_CHECKING, Any
+
+from .chat import Continuation, Conversation, Renderer
+from .engine import Engine, GenerateRequest, Generation, TracksEpisodes, VersionSpan, WeightSource
+from .engines.scripted import ScriptedEngine
+from .episode import Ending, Episode, EpisodeBuilder, Failure, TokenRecord, Turn
+from .executor import AgentExecutor, ExecutorConfig, Group
+from .seeds import derive_seed
+from .stats import ExecutorStats
+from .store import EpisodeWriter, read_episodes
+
+if TYPE_CHECKING:
+    from .engines.transformers import TransformersEngine
+
+__all__ = [
+    "AgentExecutor",
+    "ExecutorConfig",
+    "ExecutorStats",
+    "Group",
+    "Engine",
+    "GenerateRequest",
+    "Generation",
+    "VersionSpan",
+    "WeightSource",
+    "TracksEpisodes",
+    "ScriptedEngine",
+    "TransformersEngine",
+    "Renderer",
+    "Conversation",
+    "Continuation",
+    "Episode",
+    "EpisodeBuilder",
+    "Ending",
+    "Failure",
+    "TokenRecord",
+    "Turn",
+    "EpisodeWriter",
+    "read_episodes",
+    "derive_seed",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TransformersEngine":
+        from .engines.transformers import TransformersEngine
+
+        return TransformersEngine
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

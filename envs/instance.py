@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Self
 
 import gymnasium
 
@@ -13,6 +14,7 @@ from .types import Action, Observation, StepResult
 if TYPE_CHECKING:
     import numpy as np
 
+    from .registry import EnvSpec
     from .tasks import Task
 
 
@@ -51,11 +53,13 @@ class AgentInstance(ABC):
         action_space: what `action.text` may be.
         observation_space: what the observation's text may be.
         metadata: `render_modes` and anything else, as in Gymnasium.
+        spec: the specification it was made from, or None where it was made by hand.
     """
 
     action_space: gymnasium.spaces.Space[Any] = UnicodeText()
     observation_space: gymnasium.spaces.Space[Any] = UnicodeText()
-    metadata: ClassVar[Mapping[str, Any]] = {"render_modes": []}
+    metadata: Mapping[str, Any] = MappingProxyType({"render_modes": []})
+    spec: EnvSpec | None = None
 
     @abstractmethod
     async def reset(
@@ -77,6 +81,22 @@ class AgentInstance(ABC):
 
     async def close(self) -> None:  # noqa: B027 - most environments hold nothing open
         """Let go of everything that is open. May be called more than once."""
+
+    @property
+    def unwrapped(self) -> AgentInstance:
+        """The environment inside all wrappers."""
+        return self
+
+    @property
+    def name(self) -> str:
+        """What messages call it: its id where it has one, else its class."""
+        return self.spec.id if self.spec is not None else type(self.unwrapped).__name__
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
 
     def render(self) -> str | None:
         """The current state as text, or None where there is nothing to show."""

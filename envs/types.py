@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
@@ -151,7 +151,7 @@ class StepResult:
 
 
 def as_step_result(value: object, where: str) -> StepResult:
-    """Bring what `step` returned into one checked form.
+    """Bring what `step` returned into one checked form. What is in that form already is given back as it is.
 
     Args:
         value: a `StepResult`, or Gymnasium's plain 5-tuple.
@@ -161,6 +161,8 @@ def as_step_result(value: object, where: str) -> StepResult:
         InvalidStepError: the value is of another type, or one of its fields breaks the contract.
     """
     if isinstance(value, StepResult):
+        if _is_plain(value):
+            return value
         result = value
     elif isinstance(value, tuple) and len(value) == 5:
         observation, reward, terminated, truncated, info = value
@@ -185,9 +187,17 @@ def as_step_result(value: object, where: str) -> StepResult:
     check_observation(result.observation, where)
     token_rewards = result.token_rewards
     if token_rewards is not None:
-        token_rewards = tuple(_finite(r, where, f"token_rewards[{i}]") for i, r in enumerate(token_rewards))
+        token_rewards = _token_rewards(token_rewards, where)
     if result.sampling is not None and not isinstance(result.sampling, SamplingParams):
         raise InvalidStepError(f"{where}: sampling is {_describe(result.sampling)}; it must be SamplingParams or None")
+    if (
+        result is value
+        and reward is result.reward
+        and score is result.score
+        and token_rewards is result.token_rewards
+        and type(result.terminated) is type(result.truncated) is bool
+    ):
+        return result
     return StepResult(
         observation=result.observation,
         reward=reward,
@@ -198,6 +208,31 @@ def as_step_result(value: object, where: str) -> StepResult:
         score=score,
         sampling=result.sampling,
     )
+
+
+def _is_plain(result: StepResult) -> bool:
+    """Whether nothing is left to check or convert: the common case, decided without building anything."""
+    return (
+        type(result.observation) is str
+        and type(result.reward) is float
+        and isfinite(result.reward)
+        and type(result.terminated) is bool
+        and type(result.truncated) is bool
+        and type(result.info) is dict
+        and result.token_rewards is None
+        and (result.score is None or (type(result.score) is float and 0.0 <= result.score <= 1.0))
+        and result.sampling is None
+    )
+
+
+def _token_rewards(values: object, where: str) -> tuple[float, ...]:
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes):
+        raise InvalidStepError(
+            f"{where}: token_rewards is {_describe(values)}; it must hold one number per action token"
+        )
+    if type(values) is tuple and all(type(value) is float and isfinite(value) for value in values):
+        return values
+    return tuple(_finite(value, where, f"token_rewards[{index}]") for index, value in enumerate(values))
 
 
 def check_observation(value: object, where: str) -> None:
@@ -232,10 +267,12 @@ def _check_message(message: Mapping[Any, Any], where: str) -> None:
 
 def _finite(value: object, where: str, name: str) -> float:
     try:
+        if isinstance(value, str | bytes):
+            raise TypeError
         number = float(value)  # pyright: ignore[reportArgumentType]  # numpy and one-element tensors convert, too
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):  # the last from tensors of several elements
         raise InvalidStepError(f"{where}: {name} is {_describe(value)}; it must be a finite number") from None
-    if not math.isfinite(number):
+    if not isfinite(number):
         raise InvalidStepError(f"{where}: {name} is {number!r}; it must be a finite number")
     return number
 

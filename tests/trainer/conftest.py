@@ -1,0 +1,76 @@
+"""Fixtures of the trainer's tests: episodes from a few numbers, and models small enough for float64."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
+from turngym.agents.engine import Generation, VersionSpan
+from turngym.agents.episode import Ending, Episode, EpisodeBuilder, Failure
+from turngym.envs.sampling import SamplingParams
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlayedTurn:
+    """One turn to play; `forks` begins it in a new token record whose context is `observation`."""
+
+    reward: float = 0.0
+    token_ids: Sequence[int] = (5, 6)
+    logprobs: Sequence[float] | None = None
+    token_rewards: Sequence[float] | None = None
+    observation: Sequence[int] = (1, 2)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    kept: tuple[tuple[int, ...], ...] | None = None
+    version: int = 0
+    forks: bool = False
+
+
+PlayEpisode = Callable[..., Episode]
+MakeTurn = Callable[..., PlayedTurn]
+
+
+@pytest.fixture(scope="session")
+def turn() -> MakeTurn:
+    """Describes a turn: `turn(reward=1.0, token_ids=[5, 6])`."""
+    return PlayedTurn
+
+
+@pytest.fixture(scope="session")
+def play() -> PlayEpisode:
+    """Builds an episode with the real builder: `play(turn(reward=1.0), turn(), member=1)`."""
+    return _play
+
+
+def _play(
+    *turns: PlayedTurn,
+    slot: int = 0,
+    member: int = 0,
+    ending: Ending = Ending.TERMINATED,
+    failure: Failure | None = None,
+) -> Episode:
+    builder = EpisodeBuilder(episode_id=f"episode-{slot}-{member}", task_id="task", slot=slot, member=member)
+    for played in turns:
+        (builder.fork if played.forks else builder.observe)(played.observation)
+        count = len(played.token_ids)
+        builder.act(
+            Generation(
+                token_ids=tuple(played.token_ids),
+                logprobs=(-1.0,) * count if played.logprobs is None else tuple(played.logprobs),
+                finish_reason="stop",
+                versions=(VersionSpan(played.version, count),),
+                kept_token_ids=played.kept,
+            ),
+            sampling=played.sampling,
+            text="",
+        )
+        builder.feed_back(reward=played.reward, token_rewards=played.token_rewards)
+    return builder.finish(ending, failure=failure)
+
+
+@pytest.fixture
+def float64_model() -> PreTrainedModel:
+    """A GPT-2 of 16 tokens in float64 throughout (Qwen2 and its like compute norms in float32)."""
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=16, n_positions=64, n_embd=16, n_layer=2, n_head=2, initializer_range=0.3)
+    return GPT2LMHeadModel(config).to(torch.float64)
