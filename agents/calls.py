@@ -1,21 +1,21 @@
-"""Calls from an episode into its environment and its engine: limited in time, and the one place where their errors are caught."""
+"""Calls from an episode into its environment and its engine.
+
+They are limited in time, and this is the one place where what they raise is caught.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from collections.abc import Awaitable
-from typing import Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 from ..envs.errors import EngineError, EnvError, EnvWorkerError, InvalidStepError, PolicyFault, StepTimeoutError
 from .deadline import Deadline
 from .episode import Ending, Failure
-from .failures import failure_of
+from .failures import failure_of, fault_reward
 
 T = TypeVar("T")
-
-MAX_REWARD = 3.4e38
-"""Largest reward that float32 holds."""
 
 
 class EpisodeOver(Exception):  # noqa: N818 - leaves the loop of an episode; not an error
@@ -74,29 +74,32 @@ class Calls:
         self.where = where
         deadline = self._deadline
         deadline.start(limit_s)
+        result: Any = None
         error: BaseException | None = None
         try:
             result = await awaitable
-        except (Exception, SystemExit, asyncio.CancelledError) as caught:  # noqa: BLE001 - theirs, and they may raise anything
+        except (Exception, SystemExit, asyncio.CancelledError) as caught:  # noqa: BLE001 - theirs, of any class
             error = caught
-        else:
-            if not deadline.is_cancelled and not self.is_blocking:
-                deadline.stop()
-                return result
-        is_overdue = deadline.is_overdue
+        if error is not None or self.is_blocking or deadline.is_cancelled:
+            self._judge(error, limit_s)
         deadline.stop()
-        if deadline.is_cancelled:
+        return result
+
+    def _judge(self, error: BaseException | None, limit_s: float) -> None:
+        """Raise what it means that a call raised, was cancelled, or came back late. Returns where its result counts."""
+        deadline = self._deadline
+        is_overdue, is_cancelled = deadline.is_overdue, deadline.is_cancelled
+        deadline.stop()
+        if is_cancelled:
             if not deadline.take_expiry():
                 raise error if isinstance(error, asyncio.CancelledError) else asyncio.CancelledError
             if not isinstance(error, EnvWorkerError):  # a killed worker knows better whose fault it was
                 self._raise_overdue(limit_s)
-        elif error is None:
-            self.is_blocking = False
-            if not is_overdue:
-                return result  # pyright: ignore[reportPossiblyUnboundVariable]
+        if error is not None:
+            self._raise_failed(error)
+        if is_overdue:
             self._raise_overdue(limit_s)
-        assert error is not None
-        self._raise_failed(error)
+        self.is_blocking = False
 
     def check_time(self) -> None:
         """End the episode where its time is up; for episodes in which nothing ever waits."""
@@ -120,7 +123,7 @@ class Calls:
 
     def _raise_failed(self, error: BaseException) -> NoReturn:
         if isinstance(error, PolicyFault) and self.where == "step":
-            if abs(error.reward) <= MAX_REWARD:
+            if math.isfinite(fault_reward(error)):
                 raise error
             error = InvalidStepError(f"{self.env_name}: PolicyFault has reward {error.reward!r}; it must be finite")
         elif isinstance(error, asyncio.CancelledError):

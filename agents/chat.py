@@ -14,8 +14,8 @@ Observations where there is a chat template:
 
 - `str`: a user message, also when it is empty;
 - messages: rendered; an empty list only closes the action and opens the next turn;
-- `Verbatim`: appended as it is, an empty one adds nothing. A closing token that it begins with is not repeated where the
-  action ended with it;
+- `Verbatim`: appended as it is, an empty one adds nothing. A closing token that it begins with is not repeated where
+  the action ended with it;
 - token ids: appended as they are.
 
 Without a template a `str` is verbatim text, of which no added token is parsed, and nothing is added.
@@ -29,7 +29,8 @@ from typing import Any, Literal, NamedTuple, TypeGuard, cast
 from ..envs.errors import ConfigError, TemplateError
 from ..envs.sampling import SamplingParams
 from ..envs.types import FinishReason, Message, Observation, Verbatim, VerbatimData
-from .chat_template import ChatTemplate, SampledText, difference
+from .chat_template import ChatTemplate, difference
+from .marking import SampledText
 from .text_encoding import Follows, Segment, TextEncoder
 
 OnRewrite = Literal["append", "fork", "error"]
@@ -324,6 +325,6 @@ class Conversation:
 
 def _is_messages(observation: Any) -> TypeGuard[Sequence[Message]]:
     """An empty list or tuple counts as no messages; an empty array counts as no token ids."""
-    if isinstance(observation, list | tuple) and not observation:
-        return True
-    return isinstance(observation, Sequence) and isinstance(observation[0], Mapping)
+    if not len(observation):
+        return isinstance(observation, list | tuple)
+    return isinstance(observation[0], Mapping)

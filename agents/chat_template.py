@@ -14,39 +14,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any, Self
+from typing import Any
 
 import jinja2
 
 from ..envs.errors import TemplateError
+from .marking import MARKS, Marking
 from .text_encoding import Segment, TextEncoder
 
-_MARKS = tuple(map(chr, range(0xF0000, 0xF1000)))  # a private plane of Unicode
 _BEGIN = {"role": "user", "content": "Begin."}
 _LITERAL = re.compile(
     r"""(?:split|startswith|endswith|replace|r?find|r?index|r?partition|count|removeprefix|removesuffix)\(\s*(['"])(.+?)\1
       | (['"])([^'"\n]+)\3\s+(?:not\s+)?in\b""",
     re.VERBOSE,
 )
-
-
-class SampledText(str):
-    """An action's text as an assistant message, which knows the control tokens that were really sampled.
-
-    Attributes:
-        pieces: the text in parts; those that are not data are sampled control tokens.
-    """
-
-    __slots__ = ("pieces",)
-
-    pieces: tuple[Segment, ...]
-
-    def __new__(cls, pieces: Sequence[Segment]) -> Self:
-        """Join the pieces."""
-        text = super().__new__(cls, "".join(piece.text for piece in pieces))
-        text.pieces = tuple(pieces)
-        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +104,7 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> list[Segment]:
         """Render whole messages and the generation prompt. Contents are data, but for sampled control tokens."""
-        marking = _Marking(messages, self._encoder, self._literal)
+        marking = Marking(messages, self._encoder, self._literal)
         return marking.segments(self.text([marking.mark(message) for message in messages]))
 
     def render_after_action(
@@ -135,7 +116,7 @@ class ChatTemplate:
             messages: the feedback.
             history: the messages before the action; None stands for any.
         """
-        marking = _Marking(messages, self._encoder, self._literal)
+        marking = Marking(messages, self._encoder, self._literal)
         marked = [marking.mark(message) for message in messages]
         return marking.segments(self._after_action(marked, action=marking.action, history=history))
 
@@ -164,8 +145,8 @@ class ChatTemplate:
                 text = ending().lstrip()
             except TemplateError:
                 continue
-            token_ids = self._encoder.encode_text(text)[:1]
-            closing += [i for i in token_ids if i in self._encoder.control_ids and i not in closing]
+            if any(start == 0 for start, _ in self._encoder.control_spans(text)):
+                closing += self._encoder.encode_text(text)[:1]
         return closing
 
     def find_rewrite(self, actions: Sequence[str]) -> str:
@@ -185,7 +166,7 @@ class ChatTemplate:
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
-        action: str = _MARKS[0],
+        action: str = MARKS[0],
         history: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
     ) -> str:
@@ -215,17 +196,17 @@ class ChatTemplate:
     def _find_prefill(self) -> str:
         try:
             prompt = self.text([_BEGIN])
-            rendered = self.text([_BEGIN, _assistant(_MARKS[0]), {"role": "user", "content": "Go on."}])
+            rendered = self.text([_BEGIN, _assistant(MARKS[0]), {"role": "user", "content": "Go on."}])
         except TemplateError:
             return ""
-        before = rendered.partition(_MARKS[0])[0]
+        before = rendered.partition(MARKS[0])[0]
         return prompt[len(before) :] if prompt.startswith(before) else ""
 
     def _find_skeleton(self, role: str) -> Skeleton | None:
         def after(content: str) -> str:
             return self._after_action([{"role": role, "content": content}])
 
-        content = _MARKS[1]
+        content = MARKS[1]
         try:
             parts = after(content).split(content)
             if len(parts) != 2:
@@ -276,83 +257,6 @@ def difference(before: str, action: str, after: str) -> str:
 
 def _assistant(content: str) -> dict[str, Any]:
     return {"role": "assistant", "content": content}
-
-
-class _Marking:
-    """Marks contents, so that the rendered text tells which parts of it are data.
-
-    A content becomes `(text)` in marks. What it spells of control tokens, and of what the template looks for, stands bare
-    between two marks of another kind, so that a template which splits a content there still does, and splits no pair of
-    marks.
-    """
-
-    def __init__(self, messages: Sequence[Mapping[str, Any]], encoder: TextEncoder, literal: re.Pattern[str]) -> None:
-        written = "".join(_strings(messages))
-        unused = (mark for mark in _MARKS if mark not in written)
-        self._open, self._close, self._spelled, self.action = islice(unused, 4)
-        self._encoder = encoder
-        self._literal = literal
-        self._occurrences: set[str] = set()
-
-    def mark(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            key: value if key == "role" else self._content(value) if key == "content" else self._field(value)
-            for key, value in message.items()
-        }
-
-    def segments(self, rendered: str) -> list[Segment]:
-        """The rendered text in parts, without the marks."""
-        parts = re.split(f"([{self._open}{self._close}{self._spelled}])", rendered)
-        segments = [Segment(parts[0], is_data=False)]
-        marks = parts[1::2]
-        for left, text, right in zip(marks, parts[2::2], [*marks[1:], ""], strict=False):
-            is_data = (left == self._open and right == self._close) or (
-                left == right == self._spelled and text in self._occurrences
-            )
-            if text:
-                segments.append(Segment(text, is_data))
-        return segments
-
-    def _content(self, content: str) -> str:
-        if isinstance(content, SampledText):
-            return "".join(self._text(text) if is_data else text for text, is_data in content.pieces)
-        return self._text(content)
-
-    def _text(self, text: str) -> str:
-        core = text.strip()
-        if not core:
-            return text
-        start = text.index(core)
-        marked, position = self._open, 0
-        literals = [match.span() for match in self._literal.finditer(core)]
-        for begin, end in sorted([*self._encoder.control_spans(core), *literals]):
-            if begin < position:
-                continue
-            self._occurrences.add(core[begin:end])
-            marked += core[position:begin] + self._close + self._spelled + core[begin:end] + self._spelled + self._open
-            position = end
-        marked += core[position:] + self._close
-        return text[:start] + marked + text[start + len(core) :]
-
-    def _field(self, value: Any) -> Any:
-        """Other fields keep their form unless they spell a control token: templates check names and call ids."""
-        if isinstance(value, str):
-            return self._text(value) if self._encoder.control_spans(value) else value
-        if isinstance(value, Mapping):
-            return {self._field(key): self._field(item) for key, item in value.items()}
-        if isinstance(value, Sequence):
-            return [self._field(item) for item in value]
-        return value
-
-
-def _strings(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, Mapping):
-        return [text for pair in value.items() for text in _strings(pair)]
-    if isinstance(value, Sequence):
-        return [text for item in value for text in _strings(item)]
-    return []
 
 
 def _literals(source: str) -> tuple[str, ...]:

@@ -8,12 +8,16 @@ import math
 LATE_S = 0.1
 """A timer that fires this much too late was held up by something that blocked the loop."""
 
+AGAIN_S = 10.0
+"""When a call that swallowed its cancellation is cancelled again."""
+
 
 class Deadline:
     """Cancels the task of an episode while one of its calls is overdue.
 
-    `asyncio.timeout` makes and cancels a timer for each call. Here one timer serves all calls of an episode: a call only notes when
-    it is due, and a timer that fires too early is set again.
+    `asyncio.timeout` makes and cancels a timer for each call. Here one timer serves all calls of an episode: a call
+    only notes when it is due, and a timer that fires too early is set again. A call that swallows its cancellation is
+    cancelled again.
 
     Args:
         episode_timeout_s: seconds that the whole episode may take.
@@ -28,7 +32,8 @@ class Deadline:
         self._loop = asyncio.get_running_loop()
         self._base = task.cancelling()
         self._due = math.inf
-        self._fired = self._spared = False
+        self._fired = 0
+        self._spared = False
         self._handle: asyncio.TimerHandle | None = None
         self.episode_due = self._loop.time() + episode_timeout_s
 
@@ -70,10 +75,10 @@ class Deadline:
 
     def take_expiry(self) -> bool:
         """Whether the deadline, and nobody else, cancelled the task. The cancellation is taken back."""
-        if not self._fired:
-            return False
-        self._fired = False
-        return self._task.uncancel() <= self._base
+        fired, self._fired = self._fired, 0
+        for _ in range(fired):
+            self._task.uncancel()
+        return fired > 0 and not self.is_cancelled
 
     def _fire(self) -> None:
         handle, now = self._handle, self._loop.time()
@@ -86,5 +91,6 @@ class Deadline:
             self._spared = True
             self._handle = self._loop.call_at(now + LATE_S, self._fire)
         else:
-            self._fired = True
+            self._fired += 1
             self._task.cancel()
+            self._handle = self._loop.call_at(now + AGAIN_S, self._fire)

@@ -226,7 +226,14 @@ class Episode:
     duration_s: float = 0.0
 
     def __post_init__(self) -> None:
+        position = (0, 0)  # record and token where the turn before ended
         for index, turn in enumerate(self.turns):
+            if (turn.record, turn.action_start) < position:
+                raise RecordError(
+                    f"turn {index} acts at token {turn.action_start} of record {turn.record}, and the turn before it "
+                    f"ended at token {position[1]} of record {position[0]}; turns stand in order"
+                )
+            position = (turn.record, turn.action_end)
             if not 0 <= turn.record < len(self.records):
                 raise RecordError(f"turn {index} lies in record {turn.record}, and there are {len(self.records)}")
             record = self.records[turn.record]

@@ -1,8 +1,9 @@
-"""The executor: plays episodes, groups and streams of tasks, many at once, and refills what the infrastructure failed."""
+"""The executor: plays episodes, groups and streams of tasks, and refills what the infrastructure failed."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import math
 from collections import Counter
@@ -15,10 +16,9 @@ from ..envs.instance import AgentInstance
 from ..envs.registry import EnvFactory, spec
 from ..envs.sampling import SamplingParams
 from ..envs.tasks import Task, TaskSource
-from ..envs.threads import as_async
-from ..envs.wrappers import OrderEnforcing
 from .engine import Engine, TracksEpisodes
 from .episode import Ending, Episode
+from .factories import env_name, make_checked
 from .loop_watch import LoopWatch
 from .rollout import EpisodeKey, Rollout, RolloutSetup
 from .stats import ExecutorStats
@@ -28,14 +28,21 @@ if TYPE_CHECKING:
     from .workers import WorkerPool
 
 
+MAX_ATTEMPTS = 100
+"""Attempts at an episode after which even a bystander is not refilled at no cost."""
+
+CANCEL_S = 5.0
+"""How long a cancelled call may take to end before the executor closes without it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorConfig:
     """How episodes are played.
 
     Attributes:
         sampling: parameters of each turn, until a step gives others. A seed in them takes the run seed's place.
-        max_turns: turns after which an episode is truncated, or None; it then ends at the latest after as many turns as the context
-            has tokens.
+        max_turns: turns after which an episode is truncated, or None; it then ends at the latest after as many turns as
+            the context has tokens.
         max_length: tokens that a context holds, the answer included.
         turn_timeout_s: seconds that the engine has for one turn, waiting in its queue included.
         step_timeout_s: seconds that one `reset` or `step` of the environment may take.
@@ -124,15 +131,15 @@ class AgentExecutor:
         if isinstance(env, str):
             spec(env)
             env = EnvFactory(id=env)
-        self._factory = env
-        self.stats = ExecutorStats(env=env_name(self._factory))
+        self.stats = ExecutorStats(env=env_name(env))
         self._pool: WorkerPool | None = None
         if config.env_workers:
             from .workers import WorkerPool
 
-            self._pool = WorkerPool(self._factory, config.env_workers, name=self.stats.env)
+            self._pool = WorkerPool(env, config.env_workers, on_restart=self.stats.add_restart)
+            self.stats.threads_elsewhere = lambda pool=self._pool: pool.abandoned_threads
         self._setup = RolloutSetup(
-            make_env=self._make_here if self._pool is None else self._pool.make,
+            make_env=functools.partial(make_checked, env) if self._pool is None else self._pool.make,
             env_name=self.stats.env,
             engine=engine,
             renderer=renderer,
@@ -168,7 +175,11 @@ class AgentExecutor:
             raise EngineError("the executor is closed; make a new one")
         self._watch.start()
         if self._pool is not None:
-            await self._pool.start()
+            try:
+                await self._pool.start()
+            except BaseException:
+                await self.aclose()
+                raise
 
     async def aclose(self) -> None:
         """Cancel every episode, and end worker processes and threads. May be called more than once."""
@@ -178,7 +189,7 @@ class AgentExecutor:
             task.cancel()
         try:
             if running:
-                await asyncio.wait(running)
+                await asyncio.wait(running, timeout=self.config.close_timeout_s + CANCEL_S)
         finally:
             self._watch.stop()
             if self._pool is not None:
@@ -349,7 +360,7 @@ class AgentExecutor:
             over = rollout.over
             if over is None or not episode.is_failed or not over.is_refillable:
                 at_last()
-            elif over.is_bystander or refills < self.config.max_refills:
+            elif over.is_bystander and len(attempts) < MAX_ATTEMPTS or refills < self.config.max_refills:
                 refills += not over.is_bystander
                 following = self._begin(rollout.key._replace(attempt=rollout.key.attempt + 1), sampling)
             else:
@@ -394,7 +405,7 @@ class AgentExecutor:
         rollout = Rollout(key, self._setup, self.config.sampling if sampling is None else sampling)
         if rollout.episode_id in self._live:
             raise ConfigError(
-                f"episode {rollout.episode_id} is being played; give calls that overlap different slots, epochs or prefixes"
+                f"episode {rollout.episode_id} is being played; give calls that overlap other slots, epochs or prefixes"
             )
         self._live.add(rollout.episode_id)
         if self._tracker is not None:
@@ -406,15 +417,6 @@ class AgentExecutor:
             self._live.remove(rollout.episode_id)
             if self._tracker is not None:
                 self._tracker.episode_ends(rollout.episode_id)
-
-    def _make_here(self) -> AgentInstance:
-        env = self._factory()
-        return env if isinstance(env, OrderEnforcing) else OrderEnforcing(as_async(env))
-
-
-def env_name(factory: Callable[[], AgentInstance]) -> str:
-    """What messages call the environments that a factory makes."""
-    return factory.id if isinstance(factory, EnvFactory) else getattr(factory, "__name__", type(factory).__name__)
 
 
 def _keys(tasks: Iterable[Task] | TaskSource, *, slot: int, epoch: int, prefix: str) -> Iterator[EpisodeKey]:

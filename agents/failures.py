@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from dataclasses import dataclass
 from typing import Literal
 
-from ..envs.errors import EnvError
+from ..envs.errors import EnvError, PolicyFault
 from .episode import Failure
 
 MAX_MESSAGE_CHARS = 2_000
 MAX_TRACEBACK_CHARS = 8_000
+MAX_REWARD = 3.4e38
+"""Largest reward that float32 holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,7 @@ class RemoteEnvError(EnvError):
 
 
 def record_error(error: BaseException, *, where: str | None = None, policy_reward: float | None = None) -> ErrorRecord:
-    """The exception as a record. Survives exceptions whose own `str` raises."""
+    """The exception as a record. Exceptions whose own `str` raises, or gives no Unicode, are recorded, too."""
     if isinstance(error, RemoteEnvError):
         return error.record
     try:
@@ -58,6 +61,15 @@ def record_error(error: BaseException, *, where: str | None = None, policy_rewar
         where=where,
         policy_reward=policy_reward,
     )
+
+
+def fault_reward(fault: PolicyFault) -> float:
+    """The reward of a fault; NaN where it is no number that float32 holds."""
+    try:
+        reward = float(fault.reward)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+    return reward if abs(reward) <= MAX_REWARD else math.nan
 
 
 def failure_of(error: BaseException, *, kind: Literal["infra", "policy"], where: str, turn: int) -> Failure:
@@ -74,8 +86,14 @@ def failure_of(error: BaseException, *, kind: Literal["infra", "policy"], where:
 
 
 def _head(text: str, length: int) -> str:
+    text = _unicode(text)
     return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def _tail(text: str, length: int) -> str:
+    text = _unicode(text)
     return text if len(text) <= length else "..." + text[3 - length :]
+
+
+def _unicode(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()

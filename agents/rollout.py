@@ -2,7 +2,8 @@
 
     reset -> prompt -> [ generate -> act -> step -> feed back -> continuation ] -> ... -> ending
 
-Only what an environment or an engine raises becomes a failure of the episode. Anything else is a bug of ours, and is raised.
+Only what an environment or an engine raises becomes a failure of the episode. Anything else is a bug of ours, and is
+raised.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..envs.types import Action, Observation, StepResult, Verbatim
 from .calls import Calls, EpisodeOver
 from .engine import Engine, GenerateRequest, Generation
 from .episode import Ending, Episode, EpisodeBuilder, Failure
-from .seeds import derive_seed, env_seed, task_key
+from .seeds import RequestSeeds, env_seed, task_key
 
 if TYPE_CHECKING:
     from .chat import Renderer
@@ -241,7 +242,8 @@ class Rollout:
         self._sampling = sampling
         own = sampling.stop_token_ids
         self._stop_token_ids = own + tuple(i for i in self.setup.renderer.stop_token_ids if i not in own)
-        self._request_seed = self.setup.run_seed if sampling.seed is None else sampling.seed
+        run_seed = self.setup.run_seed if sampling.seed is None else sampling.seed
+        self._seeds = RequestSeeds(run_seed, *self._seed_key)
 
     def _turn_sampling(self, turn: int) -> SamplingParams:
         """What really applies: no more tokens than the context has room for, every stop token, the turn's own seed."""
@@ -253,7 +255,7 @@ class Rollout:
             max_tokens=min(base.max_tokens, self.setup.max_length - len(self._builder.token_ids)),
             stop_token_ids=self._stop_token_ids,
             stop=base.stop,
-            seed=derive_seed(self._request_seed, *self._seed_key, turn),
+            seed=self._seeds[turn],
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..envs.threads import abandoned_threads
@@ -50,6 +51,7 @@ class ExecutorStats:
         unclosed: environments that couldn't be closed, by the error's class name.
         blocked: calls that kept the event loop for themselves, by call.
         worker_restarts: worker processes that died or were killed, and were replaced.
+        threads_elsewhere: gives the abandoned threads of worker processes.
     """
 
     env: str
@@ -59,10 +61,11 @@ class ExecutorStats:
     unclosed: Counter[str] = field(default_factory=Counter)
     blocked: Counter[str] = field(default_factory=Counter)
     worker_restarts: int = 0
-    _threads_before: int = field(default_factory=abandoned_threads)
-    _ok_lengths: _Moments = field(default_factory=_Moments)
-    _failed_lengths: _Moments = field(default_factory=_Moments)
-    _warned: set[str] = field(default_factory=set)
+    threads_elsewhere: Callable[[], int] = field(default=lambda: 0, repr=False)
+    _threads_before: int = field(default_factory=abandoned_threads, repr=False)
+    _ok_lengths: _Moments = field(default_factory=_Moments, repr=False)
+    _failed_lengths: _Moments = field(default_factory=_Moments, repr=False)
+    _warned: set[str] = field(default_factory=set, repr=False)
 
     @property
     def num_episodes(self) -> int:
@@ -82,7 +85,7 @@ class ExecutorStats:
     @property
     def abandoned_threads(self) -> int:
         """Threads that are still busy with a call that was given up since the executor was made."""
-        return max(0, abandoned_threads() - self._threads_before)
+        return max(0, abandoned_threads() - self._threads_before) + self.threads_elsewhere()
 
     def add(self, episode: Episode, *, is_bystander: bool = False) -> None:
         """Count a finished episode."""
@@ -93,7 +96,8 @@ class ExecutorStats:
             return
         self.failures[episode.failure.error] += 1
         self.bystanders += is_bystander
-        self._warn_once("failed", episode.failure)
+        if not is_bystander:
+            self._warn_once("failed", episode.failure)
         if episode.ending is Ending.ENV_FAILED and episode.turns and not is_bystander:
             self._failed_lengths.add(episode.turns[-1].num_action_tokens)
             self._warn_of_long_actions()
@@ -102,6 +106,10 @@ class ExecutorStats:
         """Count an environment that couldn't be closed."""
         self.unclosed[failure.error] += 1
         self._warn_once("couldn't be closed", failure)
+
+    def add_restart(self) -> None:
+        """Count a worker process that was replaced."""
+        self.worker_restarts += 1
 
     def add_blocked(self, where: str, at: str) -> None:
         """Count a call that keeps the event loop for itself."""

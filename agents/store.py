@@ -3,9 +3,9 @@
     RUN/episodes/train-000012.parquet      every episode played for update 12, failed attempts included
     RUN/episodes/eval-000012.parquet       the evaluation after it
 
-One row is one episode; turns and token records are nested lists, which any Parquet reader can query. Infos are JSON: what
-JSON can't hold is kept as its `repr`, tuples come back as lists, and keys as strings. Text that is no Unicode (lone
-surrogates) is kept with escapes.
+One row is one episode; turns and token records are nested lists, which any Parquet reader can query. Infos are JSON:
+what JSON can't hold is kept as its `repr`, tuples come back as lists, and keys as strings. Text that is no Unicode
+(lone surrogates) is kept with escapes.
 """
 
 from __future__ import annotations
@@ -77,9 +77,7 @@ def read_episodes(path: str | Path) -> list[Episode]:
         with pq.ParquetFile(path) as file:
             metadata = file.schema_arrow.metadata or {}
             if _VERSION_KEY not in metadata:
-                raise DataError(
-                    f"{path} holds no episodes; give a file that EpisodeWriter wrote: RUN/episodes/*.parquet"
-                )
+                raise DataError(f"{path} holds no episodes; give one of RUN/episodes/*.parquet")
             version = int(metadata[_VERSION_KEY])
             if version != SCHEMA_VERSION:
                 raise DataError(
@@ -229,10 +227,11 @@ def _episode(row: Mapping[str, Any], records: pa.ListScalar) -> Episode:
 
 def _turn(row: dict[str, Any]) -> Turn:
     sampling = row.pop("sampling")
-    lists = {name: tuple(sampling.pop(name)) for name in ("stop_token_ids", "stop")}
-    seed = _number(sampling.pop("seed"))
+    for name in ("stop_token_ids", "stop"):
+        sampling[name] = tuple(sampling[name])
+    sampling["seed"] = _number(sampling["seed"])
     info = json.loads(row.pop("info"))
-    return Turn(**row, sampling=SamplingParams(**sampling, **lists, seed=seed), info=info)
+    return Turn(**row, sampling=SamplingParams(**sampling), info=info)
 
 
 def _records(scalar: pa.ListScalar) -> tuple[TokenRecord, ...]:

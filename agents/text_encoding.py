@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import groupby
 from operator import attrgetter
+from secrets import token_hex
 from typing import Any, NamedTuple
 
 from tokenizers import Encoding, Tokenizer
@@ -21,7 +22,6 @@ from tokenizers import Encoding, Tokenizer
 from ..envs.errors import ConfigError
 
 _ANCHORS = ("\n", ".", "a", "0", " ")
-_UNREACHABLE = "\U000ffff0"
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -50,6 +50,8 @@ class TextEncoder:
 
     Attributes:
         control_ids: ids of the added tokens that data must never become.
+        control_tokens: what each of them is spelled like.
+        unknown_id: id that stands for characters which the vocabulary lacks, or None.
         is_free: whether a text's tokens are the same wherever it stands, so that no anchor is needed.
     """
 
@@ -68,7 +70,9 @@ class TextEncoder:
         self._usual = Tokenizer.from_str(json.dumps(parts))
         self._plain = Tokenizer.from_str(json.dumps(_without_controls(parts, controls)))
         self._unknown_token: str | None = parts["model"].get("unk_token") or _unigram_unknown(parts["model"])
-        self._unknown_id = None if self._unknown_token is None else self._usual.token_to_id(self._unknown_token)
+        self.unknown_id: int | None = (
+            None if self._unknown_token is None else self._usual.token_to_id(self._unknown_token)
+        )
         self.control_ids = frozenset(controls)
         self.control_tokens: Mapping[int, str] = controls
         self.is_free = self._is_free()
@@ -110,7 +114,7 @@ class TextEncoder:
             if token_id not in self.control_ids:
                 continue
             span = text[start:end]
-            if token_id == self._unknown_id and str(self._unknown_token) not in span:
+            if token_id == self.unknown_id and str(self._unknown_token) not in span:
                 continue  # a character that the vocabulary lacks, not the token's own spelling
             start += len(span) - len(span.lstrip())  # some added tokens take up the white space around them
             spans.append((start, start + len(span.strip())))
@@ -165,7 +169,7 @@ class TextEncoder:
 def _encode_after(backend: Tokenizer, anchor: str, text: str) -> list[int] | None:
     """The tokens of a text as it stands after an anchor, or None where the two melt together."""
     before, both = _encoding(backend, anchor).ids, _encoding(backend, anchor + text).ids
-    return both[len(before) :] if both[: len(before)] == before else None
+    return both[len(before) :] if both[: len(before)] == before and len(both) > len(before) else None
 
 
 def _encoding(backend: Tokenizer, text: str) -> Encoding:
@@ -176,15 +180,16 @@ def _encoding(backend: Tokenizer, text: str) -> Encoding:
 
 
 def _without_controls(parts: Mapping[str, Any], controls: Mapping[int, str]) -> dict[str, Any]:
-    """The same tokenizer without its control tokens: neither cut out of a text nor reachable by its model.
+    """The same tokenizer, but no text spells its control tokens: each is renamed to a secret.
 
-    Unigram models find a control token's spelling in their vocabulary, and merges may end in one: its entry is renamed
-    to what no text spells, so that all other ids stay as they are.
+    So they are neither cut out of a text nor reached by the model (Unigram models find a control token's spelling in
+    their vocabulary, and merges may end in one), and all ids stay as they are.
     """
+    secret = token_hex(16)
     model = dict(parts["model"])
     vocab = model["vocab"]
     if isinstance(vocab, dict):
-        renamed = {name: f"{_UNREACHABLE}{index}" for name, index in vocab.items() if index in controls}
+        renamed = {name: f"{secret}{index}" for name, index in vocab.items() if index in controls}
         model["vocab"] = {renamed.get(name, name): index for name, index in vocab.items()}
         if "merges" in model:
             model["merges"] = [merge for merge in model["merges"] if renamed.keys().isdisjoint(_names(merge))]
@@ -192,10 +197,12 @@ def _without_controls(parts: Mapping[str, Any], controls: Mapping[int, str]) -> 
             model["unk_token"] = renamed[model["unk_token"]]
     else:
         model["vocab"] = [
-            [f"{_UNREACHABLE}{index}" if index in controls else name, score]
-            for index, (name, score) in enumerate(vocab)
+            [f"{secret}{index}" if index in controls else name, score] for index, (name, score) in enumerate(vocab)
         ]
-    added = [token for token in parts["added_tokens"] if token["id"] not in controls]
+    added = [
+        {**token, "content": f"{secret}{token['id']}"} if token["id"] in controls else token
+        for token in parts["added_tokens"]
+    ]
     return {**parts, "model": model, "added_tokens": added}
 
 

@@ -3,6 +3,7 @@
 Write one by deriving from `AgentInstance`; `register` it, or give its class as `file.py:Class`.
 """
 
+from .checks import CheckLimits, CheckReport, CheckResult, acheck_env, check_env
 from .errors import (
     CheckpointError,
     ConfigError,
@@ -72,6 +73,11 @@ __all__ = [
     "TimeLimit",
     "StepTimeout",
     "abandoned_threads",
+    "check_env",
+    "acheck_env",
+    "CheckReport",
+    "CheckResult",
+    "CheckLimits",
     "TurngymError",
     "EnvError",
     "ResetNeededError",

@@ -51,7 +51,19 @@ class StepTimeoutError(EnvError, TimeoutError):
 
 
 class EnvWorkerError(EnvError, RuntimeError):
-    """The process that held the environment died or was killed."""
+    """The process that held the environment died or was killed.
+
+    Args:
+        message: what happened.
+        is_bystander: whether another environment in the same process is to blame.
+    """
+
+    def __init__(self, message: str, is_bystander: bool = False) -> None:
+        super().__init__(message, is_bystander)
+        self.is_bystander = is_bystander
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class PolicyFault(EnvError):  # noqa: N818 - the contract's name

@@ -39,7 +39,7 @@ class AgentInstance(ABC):
     """One episode at a time of a multi-turn environment: Gymnasium's shape, async.
 
     Subclasses write `reset` and `step`; either may be a plain `def`, which then runs on a thread of its own. `close`
-    may be called at any time and more than once.
+    may be called at any time and more than once. `snapshot` and `restore` are reserved names.
 
     >>> class Echo(AgentInstance):
     ...     async def reset(self, *, seed=None, options=None):

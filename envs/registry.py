@@ -67,8 +67,8 @@ class EnvSpec:
         low, high = self.reward_range
         if not low <= high:
             raise ConfigError(f"{self.id}: reward_range={self.reward_range!r} must be (least, greatest)")
-        if self.max_turns is not None and self.max_turns < 1:
-            raise ConfigError(f"{self.id}: max_turns={self.max_turns!r} must be at least 1, or None")
+        if self.max_turns is not None and (not isinstance(self.max_turns, int) or self.max_turns < 1):
+            raise ConfigError(f"{self.id}: max_turns={self.max_turns!r} must be an integer of at least 1, or None")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,19 @@ class EnvFactory:
         return make(self.id, **self.kwargs)
 
 
-def register(id: str, *, entry_point: EntryPoint, replace: bool = False, **fields: Any) -> EnvSpec:  # noqa: A002
+def register(
+    id: str,  # noqa: A002
+    *,
+    entry_point: EntryPoint,
+    kwargs: Mapping[str, Any] | None = None,
+    max_turns: int | None = None,
+    reward_range: tuple[float, float] = (-math.inf, math.inf),
+    deterministic: bool = True,
+    replayable: bool = True,
+    tasks: TasksEntryPoint | None = None,
+    description: str = "",
+    replace: bool = False,
+) -> EnvSpec:
     """Register an environment.
 
     >>> from turngym.envs import make, register
@@ -100,15 +112,31 @@ def register(id: str, *, entry_point: EntryPoint, replace: bool = False, **field
     Args:
         id: `Name-vN` or `namespace/Name-vN`.
         entry_point: a class or function that gives an instance, or where to find it.
+        kwargs: as those that follow, the field of `EnvSpec`.
+        max_turns: likewise.
+        reward_range: likewise.
+        deterministic: likewise.
+        replayable: likewise.
+        tasks: likewise.
+        description: likewise.
         replace: whether an environment that has the id already is replaced.
-        fields: the other fields of `EnvSpec`.
 
     Raises:
         ConfigError: the id has another form, or is taken by another environment.
     """
     if not _ID.fullmatch(id):
         raise ConfigError(f"environment id {id!r} must look like Name-v0 or namespace/Name-v0")
-    new = EnvSpec(id=id, entry_point=entry_point, **fields)
+    new = EnvSpec(
+        id=id,
+        entry_point=entry_point,
+        kwargs=dict(kwargs or {}),
+        max_turns=max_turns,
+        reward_range=reward_range,
+        deterministic=deterministic,
+        replayable=replayable,
+        tasks=tasks,
+        description=description,
+    )
     old = _registry.get(id)
     if old is not None and old != new and not replace:
         raise ConfigError(
@@ -135,7 +163,7 @@ def spec(id: str) -> EnvSpec:  # noqa: A002
     if ":" in id:
         return _spec_of_class(id)
     near = difflib.get_close_matches(id, _registry, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(sorted(_registry))}"
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(sorted(_registry))}."
     raise UnknownEnvError(f"no environment {id!r}; {hint} Otherwise give module:Class or path/to/file.py:Class")
 
 
@@ -154,7 +182,7 @@ def make(id: str, **kwargs: Any) -> AgentInstance:  # noqa: A002
     build = _load_env(env_spec.entry_point)
     instance = build(**_choose(env_spec, kwargs, build))
     if not isinstance(instance, AgentInstance):
-        raise ConfigError(f"{id}: entry point gave {type(instance).__name__}; it must give an AgentInstance")
+        raise ConfigError(f"{id}: its entry point gave {type(instance).__name__}; it must give an AgentInstance")
     instance.spec = env_spec
     instance = as_async(instance)
     if env_spec.max_turns is not None:
@@ -178,6 +206,7 @@ def task_source(id: str, **kwargs: Any) -> TaskSource:  # noqa: A002
         raise ConfigError(f"{id} has no tasks of its own; give a file with --prompt_data, or register it with tasks=")
     tasks = _load_tasks(env_spec.tasks)
     if isinstance(tasks, TaskSource):
+        _choose(env_spec, kwargs, _load_env(env_spec.entry_point))
         return tasks
     return tasks(**_choose(env_spec, kwargs, tasks))
 
@@ -217,9 +246,7 @@ def _spec_of_class(id: str) -> EnvSpec:  # noqa: A002
     if not callable(found):
         raise UnknownEnvError(f"{id} is a {type(found).__name__}; it must be a class derived from AgentInstance")
     if inspect.isclass(found) and not issubclass(found, AgentInstance):
-        raise UnknownEnvError(
-            f"{id} isn't derived from turngym.envs.AgentInstance; derive it, and define reset and step"
-        )
+        raise UnknownEnvError(f"{id} isn't derived from turngym.envs.AgentInstance: derive it, define reset and step")
     fields = {name: getattr(found, name) for name in ("max_turns", "reward_range") if hasattr(found, name)}
     tasks = f"{id}.tasks" if getattr(found, "tasks", None) is not None else None
     lines = (inspect.getdoc(found) or "").splitlines() or [""]
@@ -234,7 +261,6 @@ def _load_tasks(tasks: TasksEntryPoint) -> Any:
     return _load(tasks) if isinstance(tasks, str) else tasks
 
 
-@functools.lru_cache(maxsize=256)
 def _load(location: str) -> Any:
     """The object at `module:name` or `file.py:name`; the name may have dots."""
     where, _, names = location.rpartition(":")
@@ -277,7 +303,7 @@ def _load_file(path: Path, location: str) -> ModuleType:
 register(
     "Math-v0",
     entry_point="turngym.envs.math.env:MathEnv",
-    reward_range=(-0.3, 1.0),
+    reward_range=(-0.2 - 0.1, 1.0),  # from no answer in the last attempt to the right one
     tasks="turngym.envs.math.tasks:MathTasks",
     description="Arithmetic and algebra; several attempts, feedback on each.",
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import itertools
 import json
 import re
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ConfigError, DataError
-from .tasks import SplitName, Task, TaskSource
+from .tasks import SplitName, Task, TaskSource, narrowed, share_of
 
 _FINAL_ANSWER = re.compile(r"####[ \t]*(\S[^\n]*?)\s*\Z")
 
@@ -28,8 +27,8 @@ class RowTaskSource(TaskSource):
         path: a `.jsonl` (one object a line) or `.parquet` file.
         input_key: the column that holds the prompt.
         label_key: the column that holds the label; None takes the column `label` where there is one.
-        held_out_share: the share of the prompts that is held out, at least one of several. A hash of its prompt decides
-            about a row, so that the same prompt is never in both splits.
+        held_out_share: the share of the prompts that is held out. A hash of its prompt decides about a row, so that the
+            same prompt is never in both splits; of several prompts, each split gets one at least.
 
     Raises:
         DataError: the file is missing, empty, not what its name says, or a row can't be used; the message names the
@@ -64,11 +63,7 @@ class RowTaskSource(TaskSource):
 
     def split(self, name: SplitName) -> RowTaskSource:
         """The rows for training, or those held out."""
-        if name not in ("train", "held_out"):
-            raise ConfigError(f"split {name!r} is unknown; there are train, held_out")
-        if self.part not in (None, name):
-            raise ConfigError(f"these tasks are the {self.part} split already; {name} is another")
-        if self.part == name:
+        if self.part == narrowed(self.part, name):
             return self
         held_out, is_wanted = self._held_out_prompts(), name == "held_out"
         part = copy.copy(self)
@@ -78,11 +73,11 @@ class RowTaskSource(TaskSource):
         return part
 
     def _held_out_prompts(self) -> set[str]:
-        shares = {prompt: _share(prompt) for prompt in (task.options["prompt"] for task in self._tasks)}
-        held_out = {prompt for prompt, share in shares.items() if share < self.held_out_share}
-        if not held_out and self.held_out_share > 0 and len(shares) > 1:
-            held_out = {min(shares, key=shares.__getitem__)}
-        return held_out
+        prompts = sorted({task.options["prompt"] for task in self._tasks}, key=share_of)
+        num_held_out = sum(share_of(prompt) < self.held_out_share for prompt in prompts)
+        if len(prompts) > 1 and 0 < self.held_out_share < 1:
+            num_held_out = min(max(num_held_out, 1), len(prompts) - 1)  # neither split is empty
+        return set(prompts[:num_held_out])
 
     def _read(self) -> Iterator[Task]:
         unit = "row" if self.path.suffix == ".parquet" else "line"
@@ -118,11 +113,6 @@ class RowTaskSource(TaskSource):
             options["label"] = _label(row["label"], "label", where)
         id_ = row.get("id")
         return Task(id=f"{self.path.name}, {place}" if id_ is None else str(id_), options=options)
-
-
-def _share(prompt: str) -> float:
-    """A number in [0, 1) that the prompt alone decides."""
-    return int.from_bytes(hashlib.blake2b(prompt.encode(), digest_size=8).digest(), "big") / 2**64
 
 
 def _column(row: Mapping[str, Any], name: str, flag: str, where: str) -> Any:

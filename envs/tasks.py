@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from .errors import ConfigError
 
 SplitName: TypeAlias = Literal["train", "held_out"]
+SPLITS: tuple[SplitName, ...] = ("train", "held_out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,28 @@ class TaskSource(ABC):
         return None if length is None else int(length(self))
 
 
+def share_of(content: str) -> float:
+    """A number in [0, 1) that the content of a task alone decides: what splits are cut by.
+
+    >>> share_of("12 + 7 = ?") == share_of("12 + 7 = ?") != share_of("12 + 8 = ?")
+    True
+    """
+    return int.from_bytes(hashlib.blake2b(content.encode(), digest_size=6).digest(), "big") / 2**48
+
+
+def narrowed(part: SplitName | None, name: SplitName) -> SplitName:
+    """The split that taking `name` of `part` gives.
+
+    Raises:
+        ConfigError: there is no such split, or `part` is the other one already.
+    """
+    if name not in SPLITS:
+        raise ConfigError(f"split {name!r} is unknown; there are {', '.join(SPLITS)}")
+    if part not in (None, name):
+        raise ConfigError(f"these tasks are the {part} split already; {name} is another")
+    return name
+
+
 class ListTaskSource(TaskSource):
     """Tasks held in memory; the last `held_out` of them are the held-out split.
 
@@ -70,8 +94,6 @@ class ListTaskSource(TaskSource):
         tasks: the tasks, each with an id of its own.
         held_out: how many tasks, counted from the end, belong to the held-out split.
     """
-
-    splits: ClassVar[tuple[SplitName, ...]] = ("train", "held_out")
 
     def __init__(self, tasks: list[Task] | tuple[Task, ...], *, held_out: int = 0) -> None:
         if not 0 <= held_out <= len(tasks):
@@ -95,7 +117,6 @@ class ListTaskSource(TaskSource):
 
     def split(self, name: SplitName) -> ListTaskSource:
         """The first tasks for training, the last `held_out` held out."""
-        if name not in self.splits:
-            raise ConfigError(f"split {name!r} is unknown; there are {', '.join(self.splits)}")
+        narrowed(None, name)
         cut = len(self._tasks) - self._held_out
         return ListTaskSource(self._tasks[:cut] if name == "train" else self._tasks[cut:])

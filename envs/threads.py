@@ -26,7 +26,7 @@ from .wrappers.base import Wrapper
 THREAD_NAME = "turngym-env"
 
 _numbers = itertools.count()
-_lock = threading.Lock()
+_lock = threading.RLock()  # a finalizer may run, and ask for it, in the thread that has it
 _idle: list[_EnvThread] = []
 _num_abandoned = 0
 
@@ -76,13 +76,12 @@ class _EnvThread(threading.Thread):
         result, error = None, None
         try:
             result = call.context.run(call.function, *call.args, **call.kwargs)
-        except Exception as caught:  # noqa: BLE001 - it travels to the caller
+        except BaseException as caught:  # noqa: BLE001 - it travels to the caller
             error = caught
-        except BaseException as caught:  # noqa: BLE001 - sys.exit() in an environment must not end the run
-            error = EnvError(f"{_name(call.function)} raised {type(caught).__name__}: {caught}")
-            error.__cause__ = caught
-        if isinstance(error, StopIteration):  # a future can't carry it
-            error = RuntimeError(f"{_name(call.function)} raised StopIteration")
+        if isinstance(error, StopIteration) or not isinstance(error, Exception | None):
+            # A future can't carry the former, and sys.exit() in an environment must not end the run.
+            cause, error = error, EnvError(f"{_name(call.function)} raised {type(error).__name__}: {error}")
+            error.__cause__ = cause
         try:
             call.loop.call_soon_threadsafe(_resolve, call.future, result, error)
         except RuntimeError:  # the loop is closed: nobody waits any more
@@ -135,6 +134,8 @@ class ThreadedInstance(Wrapper):
     A call that is cancelled or times out goes on in the thread it has, which is abandoned; the next call gets another
     one. Python can't stop a thread.
     """
+
+    awaits_env = False
 
     def __init__(self, env: AgentInstance) -> None:
         super().__init__(env)

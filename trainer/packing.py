@@ -52,6 +52,11 @@ class MicroBatch:
         """How many tokens are trained."""
         return len(self.targets)
 
+    @property
+    def has_gradient(self) -> bool:
+        """Whether any advantage isn't zero. Without one the loss has no gradient, and needs no backward pass."""
+        return bool(self.advantages.any())
+
     def to(self, device: torch.device | str) -> MicroBatch:
         """The same on another device."""
         return MicroBatch(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
@@ -60,21 +65,25 @@ class MicroBatch:
 def micro_batches(samples: Iterable[Sample], *, max_tokens: int, weights: Mapping[str, float]) -> list[MicroBatch]:
     """Cut samples into micro-batches of at most `max_tokens` tokens, padding included.
 
-    Longest first, so that the first micro-batch is the largest; equally long ones keep their order. A sample that is
-    longer than the budget is alone. Samples without trained tokens are left out.
+    Longest first, so that the first micro-batch is the largest; equally long ones keep their order. Those whose
+    advantages are all zero come last, among themselves. A sample that is longer than the budget is alone. Samples
+    without trained tokens are left out.
 
     Args:
         samples: what an optimizer step trains.
         max_tokens: largest B times T.
         weights: share in the loss of each trained token, by episode id.
     """
-    order = sorted((s for s in samples if s.loss_mask.any()), key=_row_length, reverse=True)
+    trained = [sample for sample in samples if sample.loss_mask.any()]
     batches: list[MicroBatch] = []
-    start = 0
-    while start < len(order):
-        size = max(1, max_tokens // _row_length(order[start]))
-        batches.append(collate(order[start : start + size], weights=weights))
-        start += size
+    for teaches in (True, False):
+        order = [s for s in trained if bool(s.advantages[s.loss_mask].any()) is teaches]
+        order.sort(key=_row_length, reverse=True)
+        start = 0
+        while start < len(order):
+            size = max(1, max_tokens // _row_length(order[start]))
+            batches.append(collate(order[start : start + size], weights=weights))
+            start += size
     return batches
 
 

@@ -15,7 +15,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from ..agents.engine import WeightSource
 from ..envs.errors import ConfigError
@@ -78,12 +85,13 @@ class Policy:
             ConfigError: there is no such folder, it can't be read, or some of the weights are missing.
         """
         try:
-            model, report = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 path, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
             )
-            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+            tokenizer = load_tokenizer(path)
         except (OSError, ValueError) as error:
             raise ConfigError(f"can't read a policy from {str(path)!r}: {error}") from error
+        model, report = loaded
         if report["missing_keys"]:
             missing = ", ".join(sorted(report["missing_keys"])[:3])
             raise ConfigError(f"the weights in {str(path)!r} lack {missing}, which would be random")
@@ -170,6 +178,17 @@ class Policy:
                 f"{name} does more to its logits than the output head and the settings {', '.join(_LOGIT_SETTINGS)}; "
                 "its logprobs can't be computed in chunks"
             )
+
+
+def load_tokenizer(path: Path | str) -> PreTrainedTokenizerBase:
+    """Read a folder's tokenizer, as the folder names it.
+
+    Where a folder names no special class, `AutoTokenizer` takes the class of the model's type; that of Qwen2 then puts
+    its own splitting rules in place of those in `tokenizer.json`, and text gets other tokens than in training.
+    """
+    named = get_tokenizer_config(path).get("tokenizer_class")
+    generic = named in ("TokenizersBackend", "PreTrainedTokenizerFast")
+    return (PreTrainedTokenizerFast if generic else AutoTokenizer).from_pretrained(path, trust_remote_code=False)
 
 
 _LOGIT_SETTINGS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {

@@ -118,7 +118,8 @@ class Updater:
                 None compares all tokens.
 
         Returns:
-            What was done. Without any trained token nothing is, and the metrics say so.
+            What was done. Without any trained token nothing is, and the metrics say so. A step whose advantages are
+            all zero leaves the weights as they are.
         """
         trained = [sample for sample in samples if sample.num_trained_tokens]
         steps = _minibatches(trained, self.config.num_minibatches) * self.config.num_epochs
@@ -157,11 +158,13 @@ class Updater:
         seen: list[_Seen] = []
         loss = 0.0
         for batch in self._micro_batches(samples):
-            scores = self.policy.logprobs(batch)
-            part, tokens = self._loss(batch, scores)
+            with torch.set_grad_enabled(batch.has_gradient):
+                scores = self.policy.logprobs(batch)
+                part, tokens = self._loss(batch, scores)
             if not torch.isfinite(part):
                 return seen, {}, self._skip([("logprobs", scores.logprobs), ("loss", part)])
-            part.backward()
+            if batch.has_gradient:
+                part.backward()
             loss += float(part.detach())
             seen.append(tokens)
         grad_norm = self.optimizer.clip_gradients()

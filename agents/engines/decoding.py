@@ -6,46 +6,53 @@ Axes: U different prompts, B rows still running, L prompt length, T length so fa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from tokenizers.decoders import DecodeStream
 
-from ...envs.types import FinishReason
 from ..engine import Generation, VersionSpan
+from .kv_cache import cut_prefix, empty_cache, joined_cache
+from .prefix_store import Prefix, PrefixStore
 from .row_sampler import KeptSets, RowSampler
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-    from transformers.generation import GenerationMixin
+    from transformers import PreTrainedTokenizerBase
 
     from .request_queue import PendingRequest
 
-    class _CausalModel(PreTrainedModel, GenerationMixin): ...
-
 
 class BatchRun:
-    """One batch: prefill of its different prompts, then decoding until every row is done.
+    """One batch: prefill of what is new in its prompts, then decoding until every row is done.
 
-    Rows with the same prompt, as the siblings of a group have in their first turn, share its prefill. Rows that are
-    done leave the batch as soon as they are half of it.
+    Rows that go on from a prefix compute the tokens after it only; of the others, those with the same prompt, as the
+    siblings of a group have in their first turn, share its prefill. Rows that are done leave the batch as soon as they
+    are half of it.
 
     Args:
         model: the model, in evaluation mode.
         tokenizer: decodes rows that have stop strings.
         batch: the requests; their prompts are not empty and fit.
+        prefixes: what each row's prompt goes on from; or empty, and every row reads its whole prompt.
+        store: takes what the rows leave for their episodes' next turns.
         version: the policy version of the model's weights.
     """
 
     def __init__(
         self,
-        model: _CausalModel,
+        model: Any,
         tokenizer: PreTrainedTokenizerBase | None,
         batch: Sequence[PendingRequest],
+        *,
+        prefixes: Sequence[Prefix],
+        store: PrefixStore,
         version: int,
     ) -> None:
         self._model = model
+        self._prefixes = prefixes
+        self._store = store
         self._batch = batch
         self._version = version
         self._device = model.device
@@ -65,37 +72,52 @@ class BatchRun:
     @torch.inference_mode()
     def run(self) -> list[Generation]:
         """Sample every row to its end."""
-        prompts = [tuple(pending.request.prompt_token_ids) for pending in self._batch]
-        index_of = {prompt: index for index, prompt in enumerate(dict.fromkeys(prompts))}
-        self._prompt_of_row = [index_of[prompt] for prompt in prompts]
-        input_ids, attention_mask = _left_padded(list(index_of), self._device)
         self._model.generate(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
+            **self._inputs(),
             custom_generate=self._decode,
             max_new_tokens=max(pending.max_tokens for pending in self._batch),
             do_sample=False,
+            use_cache=True,
         )
         return self._record.generations(self._version)
 
-    def _decode(self, _model: _CausalModel, input_ids: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    def _inputs(self) -> dict[str, Any]:
+        """What the model reads first: the different prompts, or what follows the prefixes that are there."""
+        prompts = [tuple(pending.request.prompt_token_ids) for pending in self._batch]
+        if self._prefixes:
+            cache, prefix_mask = joined_cache(self._model.config, self._prefixes)
+            tails = [prompt[len(prefix.token_ids) :] for prompt, prefix in zip(prompts, self._prefixes, strict=True)]
+            input_ids, mask = _left_padded(tails, self._device)
+            mask = torch.cat([prefix_mask, mask], dim=-1)
+            return {"input_ids": input_ids, "attention_mask": mask, "past_key_values": cache}
+        place_of = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts))}
+        self._place_of_row = [place_of[prompt] for prompt in prompts]
+        input_ids, mask = _left_padded(list(place_of), self._device)
+        return {"input_ids": input_ids, "attention_mask": mask, "past_key_values": empty_cache(self._model.config)}
+
+    def _decode(self, _model: Any, input_ids: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         """The decoding loop, in place of the one that `generate` would run."""
-        cache, attention_mask = kwargs["past_key_values"], kwargs["attention_mask"]
-        positions = (attention_mask.cumsum(-1) - 1).clamp_(min=0)
-        logits_UV = self._forward(input_ids, attention_mask, positions, cache)
+        cache = kwargs["past_key_values"]
+        attention_mask = kwargs["attention_mask"]  # None where nothing is padded
+        num_kept, num_new = cache.get_seq_length(), input_ids.shape[1]
+        if attention_mask is None:
+            positions = torch.arange(num_kept, num_kept + num_new, device=self._device).expand(len(input_ids), -1)
+        else:
+            positions = (attention_mask.cumsum(-1) - 1).clamp_(min=0)[:, num_kept:]
+        logits = self._forward(input_ids, attention_mask, positions, cache)
+        positions = positions[:, -1:]
         rows = torch.arange(len(self._batch), device=self._device)
         if len(input_ids) < len(rows):
-            prompt_of_row = torch.tensor(self._prompt_of_row, device=self._device)
-            cache.batch_select_indices(prompt_of_row)
-            logits_BV, attention_mask, positions = (
-                t[prompt_of_row] for t in (logits_UV, attention_mask, positions[:, -1:])
-            )
-        else:
-            logits_BV, positions = logits_UV, positions[:, -1:]
+            places = torch.tensor(self._place_of_row, device=self._device)
+            cache.batch_select_indices(places)
+            logits, positions = logits[places], positions[places]
+            attention_mask = None if attention_mask is None else attention_mask[places]
         is_done = torch.zeros(len(rows), dtype=torch.bool, device=self._device)
         while True:
-            tokens = self._step(logits_BV, rows, is_done)
+            tokens = self._step(logits, rows, is_done)
             num_left = len(rows) - int(is_done.sum())
+            if num_left <= len(rows) // 2:
+                self._keep_prefixes(cache, attention_mask, rows, is_done)
             if num_left == 0:
                 return input_ids
             if num_left <= len(rows) // 2:
@@ -103,14 +125,29 @@ class BatchRun:
                 cache.batch_select_indices(left)
                 self._sampler.keep_rows(left)
                 self._budgets, self._stop_ids = self._budgets[left], self._stop_ids[left]
-                rows, tokens, is_done = rows[left], tokens[left], is_done[left]
-                attention_mask, positions = attention_mask[left], positions[left]
-            attention_mask = torch.cat([attention_mask, attention_mask.new_ones(len(rows), 1)], dim=-1)
+                rows, tokens, is_done, positions = rows[left], tokens[left], is_done[left], positions[left]
+                attention_mask = None if attention_mask is None else attention_mask[left]
+            if attention_mask is not None:
+                attention_mask = torch.cat([attention_mask, attention_mask.new_ones(len(rows), 1)], dim=-1)
             positions = torch.where(is_done[:, None], positions, positions + 1)
-            logits_BV = self._forward(tokens[:, None], attention_mask, positions, cache)
+            logits = self._forward(tokens[:, None], attention_mask, positions, cache)
+
+    def _keep_prefixes(
+        self, cache: Any, attention_mask: torch.Tensor | None, rows: torch.Tensor, is_done: torch.Tensor
+    ) -> None:
+        """Keep what the rows that are done have computed, for their episodes' next turns."""
+        sampled = self._record.table()
+        for place, (row, done) in enumerate(zip(rows.tolist(), is_done.tolist(), strict=True)):
+            request = self._batch[row].request
+            if not done or not self._store.wants(request.episode_id):
+                continue
+            read = sampled.token_ids[row, : sampled.lengths[row] - 1].tolist()  # the last one was never read
+            prefix = cut_prefix(cache, place, attention_mask, (*request.prompt_token_ids, *read))
+            if prefix is not None:
+                self._store.put(request.episode_id, prefix)
 
     def _forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, positions: torch.Tensor, cache: Any
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None, positions: torch.Tensor, cache: Any
     ) -> torch.Tensor:
         """Logits after the last position."""
         output = self._model(
@@ -125,15 +162,15 @@ class BatchRun:
 
     def _step(self, logits_BV: torch.Tensor, rows: torch.Tensor, is_done: torch.Tensor) -> torch.Tensor:
         """Sample a token for each row, note it, and mark the rows that are done with it."""
-        tokens, logprobs, kept = self._sampler.sample(logits_BV)
+        sampled = self._sampler.sample(logits_BV)
+        tokens = sampled[0]
         is_stop = (tokens[:, None] == self._stop_ids).any(-1)
-        self._record.add(rows, tokens, logprobs, kept)
         if self._matchers:
             is_stop |= self._matches(rows, tokens, is_done)
-        is_over = is_stop | (self._record.num_steps >= self._budgets)
+        is_over = is_stop | (self._record.num_steps + 1 >= self._budgets)
         if any(pending.is_dropped for pending in self._batch):
             is_over |= torch.tensor([self._batch[row].is_dropped for row in rows.tolist()], device=self._device)
-        self._record.end(rows, is_over & ~is_done, is_stop)
+        self._record.add(rows, sampled, is_over & ~is_done, is_stop)
         is_done |= is_over
         return tokens
 
@@ -150,7 +187,7 @@ class StopStringMatcher:
     """Finds stop strings in text that grows token by token, also where one spans several tokens."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str]) -> None:
-        self._backend: Any = tokenizer.backend_tokenizer  # pyright: ignore[reportAttributeAccessIssue]
+        self._backend: Any = tokenizer.backend_tokenizer
         self._stream = DecodeStream(skip_special_tokens=False)
         self._stop = stop
         self._overlap = max(map(len, stop)) - 1
@@ -166,58 +203,69 @@ class StopStringMatcher:
         return any(stop in text for stop in self._stop)
 
 
+class _Table(NamedTuple):
+    """What was sampled so far: [B, T] token ids and logprobs, [B] lengths and whether a stop ended the row."""
+
+    token_ids: npt.NDArray[np.int64]
+    logprobs: npt.NDArray[np.float32]
+    lengths: npt.NDArray[np.int64]
+    is_stop: npt.NDArray[np.bool_]
+
+
 class _BatchRecord:
-    """What a batch sampled, step by step, kept on the device until the end."""
+    """What a batch sampled, step by step, left on the device until somebody asks."""
 
     def __init__(self, num_rows: int) -> None:
         self._num_rows = num_rows
-        self._steps: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+        self._steps: list[tuple[torch.Tensor, ...]] = []  # rows, tokens, logprobs, ends here?, by a stop?
         self._kept: dict[int, list[tuple[int, ...]]] = {}
-        self._ends: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
 
     @property
     def num_steps(self) -> int:
         return len(self._steps)
 
-    def add(self, rows: torch.Tensor, tokens: torch.Tensor, logprobs: torch.Tensor, kept: KeptSets | None) -> None:
-        self._steps.append((rows, tokens, logprobs))
+    def add(
+        self,
+        rows: torch.Tensor,
+        sampled: tuple[torch.Tensor, torch.Tensor, KeptSets | None],
+        is_end: torch.Tensor,
+        is_stop: torch.Tensor,
+    ) -> None:
+        tokens, logprobs, kept = sampled
+        self._steps.append((rows, tokens, logprobs, is_end, is_stop))
         if kept is not None:
             row_ids = rows.tolist()
-            for row, ids in kept.items():
-                self._kept.setdefault(row_ids[row], []).append(ids)
+            for place, ids in kept.items():
+                self._kept.setdefault(row_ids[place], []).append(ids)
 
-    def end(self, rows: torch.Tensor, is_over: torch.Tensor, is_stop: torch.Tensor) -> None:
-        self._ends.append((rows, is_over, is_stop))
+    def table(self) -> _Table:
+        shape = (self._num_rows, self.num_steps)
+        table = _Table(
+            np.zeros(shape, dtype=np.int64),
+            np.zeros(shape, dtype=np.float32),
+            np.zeros(self._num_rows, dtype=np.int64),
+            np.zeros(self._num_rows, dtype=np.bool_),
+        )
+        for step, columns in enumerate(self._steps):
+            rows, tokens, logprobs, is_end, is_stop = (column.cpu().numpy() for column in columns)
+            table.token_ids[rows, step] = tokens
+            table.logprobs[rows, step] = logprobs
+            table.lengths[rows[is_end]] = step + 1
+            table.is_stop[rows[is_end]] = is_stop[is_end]
+        return table
 
     def generations(self, version: int) -> list[Generation]:
-        shape = (self._num_rows, self.num_steps)
-        tokens, logprobs = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.float32)
-        lengths, is_stop = np.zeros(self._num_rows, dtype=np.int64), np.zeros(self._num_rows, dtype=np.bool_)
-        for step, ((rows, step_tokens, step_logprobs), (_, over, stop)) in enumerate(
-            zip(self._steps, self._ends, strict=True)
-        ):
-            rows, over = rows.cpu().numpy(), over.cpu().numpy()
-            tokens[rows, step] = step_tokens.cpu().numpy()
-            logprobs[rows, step] = step_logprobs.cpu().numpy()
-            lengths[rows[over]] = step + 1
-            is_stop[rows[over]] = stop.cpu().numpy()[over]
+        table = self.table()
         return [
-            self._generation(row, tokens[row, :n].tolist(), logprobs[row, :n].tolist(), bool(is_stop[row]), version)
-            for row, n in enumerate(lengths.tolist())
+            Generation(
+                token_ids=tuple(table.token_ids[row, :length].tolist()),
+                logprobs=tuple(table.logprobs[row, :length].tolist()),
+                finish_reason="stop" if table.is_stop[row] else "length",
+                versions=(VersionSpan(version, length),),
+                kept_token_ids=tuple(self._kept[row][:length]) if row in self._kept else None,
+            )
+            for row, length in enumerate(table.lengths.tolist())
         ]
-
-    def _generation(
-        self, row: int, tokens: list[int], logprobs: list[float], is_stop: bool, version: int
-    ) -> Generation:
-        kept = self._kept.get(row)
-        finish_reason: FinishReason = "stop" if is_stop else "length"
-        return Generation(
-            token_ids=tuple(tokens),
-            logprobs=tuple(logprobs),
-            finish_reason=finish_reason,
-            versions=(VersionSpan(version, len(tokens)),),
-            kept_token_ids=None if kept is None else tuple(kept[: len(tokens)]),
-        )
 
 
 def _left_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from ...envs.errors import ConfigError, EngineError
 from ..engine import GenerateRequest, Generation, WeightSource, refuse_media
 from .batch_worker import BatchWorker
 from .decoding import BatchRun
+from .prefix_store import PrefixStore
 from .request_queue import PendingRequest, RequestQueue
 from .weights import load_weights
 
@@ -44,6 +45,8 @@ class TransformersEngine:
         deterministic: whether batches wait for every live episode.
         seed: where requests without a seed of their own get theirs from.
         version: the policy version of the model.
+        prefix_cache_bytes: most memory for the keys and values that live episodes leave for their next turns; 0 keeps
+            none, and each turn reads its whole prompt again.
         copy_model: False where the model is the engine's to keep and nobody else changes it.
 
     Attributes:
@@ -59,12 +62,14 @@ class TransformersEngine:
         deterministic: bool = False,
         seed: int = 0,
         version: int = 0,
+        prefix_cache_bytes: int = 2**30,
         copy_model: bool = True,
     ) -> None:
         if max_batch_size < 1:
             raise ConfigError(f"max_batch_size={max_batch_size!r} must be at least 1")
         self.version = version
         self._model = (copy.deepcopy(model) if copy_model else model).eval().requires_grad_(False)
+        self._model.generation_config = GenerationConfig()  # each request brings its own parameters
         self._tokenizer = tokenizer
         self._seed = seed
         config = self._model.config.get_text_config()
@@ -72,6 +77,7 @@ class TransformersEngine:
         self._vocabulary_size = self._model.get_input_embeddings().num_embeddings
         queue = RequestQueue(max_batch_size=max_batch_size, deterministic=deterministic)
         self._worker = BatchWorker(queue, self._run, name="turngym-engine")
+        self._prefixes = PrefixStore(prefix_cache_bytes)
         self._num_unseeded: Counter[str] = Counter()
 
     @classmethod
@@ -105,7 +111,7 @@ class TransformersEngine:
             if not path.is_dir():
                 raise ConfigError(f"{str(path)!r}: there is no such folder; {_NEEDS}")
         try:
-            model = AutoModelForCausalLM.from_pretrained(
+            model: Any = AutoModelForCausalLM.from_pretrained(
                 path, dtype=dtype, use_safetensors=True, trust_remote_code=trust_remote_code
             )
             tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
@@ -136,10 +142,12 @@ class TransformersEngine:
 
     def episode_begins(self, episode_id: str) -> None:
         """The episode is live: in deterministic mode a batch waits for its next request."""
+        self._prefixes.begin(episode_id)
         self._worker.episode_begins(episode_id)
 
     def episode_ends(self, episode_id: str) -> None:
         """The episode asks for nothing more."""
+        self._prefixes.end(episode_id)
         self._worker.episode_ends(episode_id)
         self._num_unseeded.pop(episode_id, None)
 
@@ -179,8 +187,20 @@ class TransformersEngine:
         return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=16).digest(), "little")
 
     def _run(self, batch: Sequence[PendingRequest]) -> list[Generation]:
-        return BatchRun(self._model, self._tokenizer, batch, self.version).run()
+        """Answer a batch: first the rows that go on from a kept prefix, then those that read a whole prompt."""
+        prefixes = self._prefixes.take([pending.request for pending in batch])
+        known = [(pending, prefix) for pending, prefix in zip(batch, prefixes, strict=True) if prefix is not None]
+        fresh = [pending for pending, prefix in zip(batch, prefixes, strict=True) if prefix is None]
+        generations = {}
+        for rows, kept in (([pending for pending, _ in known], [prefix for _, prefix in known]), (fresh, [])):
+            if rows:
+                run = BatchRun(
+                    self._model, self._tokenizer, rows, prefixes=kept, store=self._prefixes, version=self.version
+                )
+                generations.update(zip(rows, run.run(), strict=True))
+        return [generations[pending] for pending in batch]
 
     def _load(self, weights: WeightSource, version: int) -> None:
         load_weights(self._model, dict(weights.named_tensors()))
         self.version = version
+        self._prefixes.clear()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from ..errors import ConfigError
 from ..instance import AgentInstance
 from ..types import Action, Observation, StepResult
-from .grading import is_number, is_right, mentions, stated_expression, stated_number, unframed, value
+from .grading import as_number, is_right, mentions, stated_expression, stated_number, unframed, value
 from .tasks import MathTasks
 
 if TYPE_CHECKING:
@@ -36,6 +37,21 @@ class MathRewards:
     wrong: float = -0.1
     no_answer: float = -0.2
     out_of_attempts: float = -0.1
+
+    def __post_init__(self) -> None:
+        for name, reward in asdict(self).items():
+            if not isinstance(reward, int | float) or not isfinite(reward):
+                raise ConfigError(f"rewards: {name}={reward!r} must be a finite number")
+
+    @classmethod
+    def of(cls, fields: MathRewards | Mapping[str, float] | None) -> MathRewards:
+        """The rewards themselves, or the defaults with some fields changed."""
+        if isinstance(fields, MathRewards):
+            return fields
+        for name in fields or ():
+            if name not in cls.__dataclass_fields__:
+                raise ConfigError(f"rewards has no field {name!r}; there are {', '.join(cls.__dataclass_fields__)}")
+        return cls(**(fields or {}))
 
 
 class MathEnv(AgentInstance):
@@ -62,10 +78,11 @@ class MathEnv(AgentInstance):
         if not isinstance(max_attempts, int) or max_attempts < 1:
             raise ConfigError(f"max_attempts={max_attempts!r} must be an integer of at least 1")
         self.max_attempts = max_attempts
-        self.rewards = rewards if isinstance(rewards, MathRewards) else MathRewards(**(rewards or {}))
+        self.rewards = MathRewards.of(rewards)
         self.level = level
         self.max_action_chars = max_action_chars
         self._prompt = self._label = ""
+        self._is_number = True
         self._options: Mapping[str, Any] = {}
         self._attempt = 0
 
@@ -75,7 +92,7 @@ class MathEnv(AgentInstance):
         """Ask the question."""
         if not options:
             index = int(np.random.default_rng(seed).integers(2**31))
-            options = MathTasks(level=self.level).task(index).options
+            options = MathTasks(level=self.level, split="train").task(index).options
         for name in ("prompt", "label"):
             if not isinstance(options.get(name), str | int | float):
                 raise ConfigError(
@@ -83,7 +100,9 @@ class MathEnv(AgentInstance):
                     "choose the columns with --input_key and --label_key"
                 )
         self._options = options
-        self._prompt, self._label = str(options["prompt"]), unframed(str(options["label"]))
+        self._prompt, label = str(options["prompt"]), unframed(str(options["label"]))
+        number = as_number(label)
+        self._is_number, self._label = number is not None, number or label
         self._attempt = 0
         return self._prompt, {}
 
@@ -115,7 +134,7 @@ class MathEnv(AgentInstance):
             return None
         if " " in self._prompt:
             text = text.replace(self._prompt, " ")
-        return stated_number(text) if is_number(self._label) else stated_expression(text)
+        return stated_number(text) if self._is_number else stated_expression(text)
 
     def _is_echo(self, answer: str | None) -> bool:
         """Whether an answer is part of the prompt and leaves the work undone, as `2x + 3x` does for `5x`."""
@@ -127,7 +146,7 @@ class MathEnv(AgentInstance):
         if is_last:
             return "Wrong. No attempts are left."
         if answer is None:
-            return "No answer found. Reply with one number." if is_number(self._label) else "No answer found."
+            return "No answer found. Reply with one number." if self._is_number else "No answer found."
         return self._hint(answer)
 
     def _hint(self, answer: str) -> str:

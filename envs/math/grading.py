@@ -22,7 +22,7 @@ MAX_NUMBERS = 20
 
 _UNSIGNED = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
 _NUMBER = re.compile(
-    rf"(?<![\w.,)])[-−+]?(?:\\[dt]?frac\s*\{{\s*-?[0-9]+\s*\}}\s*\{{\s*[0-9]+\s*\}}"
+    rf"(?<![\w.,)/])[-−+]?(?:\\[dt]?frac\s*\{{\s*-?[0-9]+\s*\}}\s*\{{\s*[0-9]+\s*\}}"
     rf"|(?:{_UNSIGNED})(?:\s?/\s?[0-9]+)?)(?![\w]|[.,][0-9]|\s?/)(?:\s?\\?%)?"
 )
 _FRACTION = re.compile(r"([-+]?)(?:\\[dt]?frac\s*\{\s*(-?[0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}|([0-9]+)\s?/\s?([0-9]+))")
@@ -35,9 +35,13 @@ _WORDS = re.compile(r"[A-Za-z]{2,}(?: [A-Za-z]+)*")
 _ROUNDING = Fraction(2, 10**6)
 
 
-def is_number(text: str) -> bool:
-    """Whether a text is one number: an integer, a decimal, a fraction or a percentage."""
-    return _NUMBER.fullmatch(text) is not None and _as_answer(text) is not None
+def as_number(text: str) -> str | None:
+    """A text that is one number, in plain form: an integer, decimal, fraction or percentage; else None.
+
+    >>> as_number("1,234"), as_number("-1/2"), as_number("12 + 7")
+    ('1234', '-1/2', None)
+    """
+    return _plain(text) if _NUMBER.fullmatch(text) else None
 
 
 def unframed(text: str) -> str:
@@ -65,7 +69,7 @@ def stated_number(text: str, *, max_numbers: int = MAX_NUMBERS) -> str | None:
         return None
     if len(numbers) > 1 and _JOINT.fullmatch(text, numbers[-2].end(), numbers[-1].start()):
         return None
-    return _as_answer(numbers[-1].group())
+    return _plain(numbers[-1].group())
 
 
 def stated_expression(text: str) -> str | None:
@@ -150,10 +154,10 @@ def _only_number(text: str) -> str | None:
         return None
     if len(numbers) > 1 and _JOINT.fullmatch(text, numbers[0].end(), numbers[1].start()):
         return None
-    return _as_answer(numbers[0].group())
+    return _plain(numbers[0].group())
 
 
-def _as_answer(number: str) -> str | None:
+def _plain(number: str) -> str | None:
     """A number in plain form; None for one that is too long, or a fraction that is left to work out."""
     number = number.replace("−", "-").replace(",", "").removeprefix("+")
     if len(number) > MAX_NUMBER_CHARS:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import ConfigError
 from ..instance import AgentInstance
-from ..tasks import SplitName, Task
+from ..tasks import SplitName, Task, narrowed
 from ..types import Action, Observation, StepResult
 from .grading import stated_number
 from .tasks import ShuffledTaskSource, is_held_out
@@ -44,7 +44,7 @@ class GuessNumberEnv(AgentInstance):
         """Name the interval."""
         if not options:
             index = int(np.random.default_rng(seed).integers(2**31))
-            options = GuessNumberTasks().task(index).options
+            options = GuessNumberTasks(split="train").task(index).options
         self._low, self._high, self._secret = _interval(options)
         return self._observe("Guess a number"), {}
 
@@ -150,9 +150,8 @@ class GuessNumberTasks(ShuffledTaskSource):
 
     def split(self, name: SplitName) -> GuessNumberTasks:
         """The intervals for training, or those held out."""
-        if self.part not in (None, name):
-            raise ConfigError(f"these tasks are the {self.part} split already; {name} is another")
-        return GuessNumberTasks(max_number=self.max_number, min_size=self.min_size, seed=self.seed, split=name)
+        part = narrowed(self.part, name)
+        return GuessNumberTasks(max_number=self.max_number, min_size=self.min_size, seed=self.seed, split=part)
 
 
 def bisection_turns(low: int, high: int) -> float:

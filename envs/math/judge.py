@@ -45,7 +45,7 @@ class _Judge:
 
     def equal(self, label: str, answer: str) -> bool:
         with self._lock:
-            child = self._child or self._start()
+            child = self._running() or self._start()
             assert child.stdin is not None
             assert child.stdout is not None
             try:
@@ -63,6 +63,11 @@ class _Judge:
         if self._child is not None:
             self._child.kill()
             self._child.wait()
+
+    def _running(self) -> subprocess.Popen[bytes] | None:
+        if self._child is not None and self._child.poll() is not None:
+            self._stop()
+        return self._child
 
     def _start(self) -> subprocess.Popen[bytes]:
         child = subprocess.Popen(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..instance import AgentInstance
 from ..types import Action, Observation, StepResult
@@ -18,11 +18,16 @@ class Wrapper(AgentInstance):
     """An environment around an environment. Everything that a subclass doesn't override reaches `env`.
 
     Args:
-        env: what is wrapped.
+        env: what is wrapped; where its methods are plain `def`, it runs on a thread.
     """
 
+    awaits_env: ClassVar[bool] = True
+    """Whether the wrapper awaits what it wraps, so that plain `def` methods need a thread in between."""
+
     def __init__(self, env: AgentInstance) -> None:
-        self.env = env
+        from ..threads import as_async  # which is a wrapper, too
+
+        self.env = as_async(env) if self.awaits_env else env
         self.action_space = env.action_space
         self.observation_space = env.observation_space
         self.metadata = env.metadata

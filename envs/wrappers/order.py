@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import EnvClosedError, EnvError, EpisodeEndedError, InvalidStepError, ResetNeededError
+from ..errors import EnvClosedError, EnvError, EpisodeEndedError, InvalidStepError, PolicyFault, ResetNeededError
 from ..instance import AgentInstance
 from ..types import Action, Observation, StepResult, as_step_result, check_observation
 from .base import Wrapper
@@ -18,7 +18,7 @@ class OrderEnforcing(Wrapper):
 
     Raises:
         ResetNeededError: `step` or `render` before `reset`.
-        EpisodeEndedError: `step` after the episode ended.
+        EpisodeEndedError: `step` after the episode ended, by its result or by `PolicyFault`.
         EnvClosedError: `reset`, `step` or `render` after `close`.
         InvalidStepError: `reset` or `step` returned something that breaks the contract.
     """
@@ -49,6 +49,9 @@ class OrderEnforcing(Wrapper):
             raise self._out_of_order("step")
         try:
             returned = await self.env.step(action)
+        except PolicyFault:  # it ends the episode
+            self._state = _ENDED
+            raise
         except SystemExit as error:
             raise EnvError(f"{self._name}: step raised SystemExit: {error}") from error
         result = as_step_result(returned, self._name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar
@@ -11,6 +10,7 @@ from ..errors import ConfigError, StepTimeoutError
 from ..instance import AgentInstance
 from ..types import Action, Observation, StepResult
 from .base import Wrapper
+from .within import within
 
 T = TypeVar("T")
 
@@ -18,8 +18,9 @@ T = TypeVar("T")
 class StepTimeout(Wrapper):
     """Gives up on a `reset`, `step` or `close` that takes too long.
 
-    An async method is cancelled. A plain `def` method goes on in a thread that is abandoned. An async method that
-    blocks the event loop can't be given up on inside its process: run such environments in worker processes.
+    An async method is cancelled; one that doesn't end then is left where it waits. A plain `def` method goes on in a
+    thread that is abandoned. An async method that blocks the event loop can't be given up on inside its process: run
+    such environments in worker processes.
 
     Args:
         env: the environment, as `make` returns it.
@@ -51,11 +52,10 @@ class StepTimeout(Wrapper):
         await self._limit("close", self.env.close())
 
     async def _limit(self, call: str, awaitable: Awaitable[T]) -> T:
-        limit = asyncio.timeout(self.seconds)
+        limited = within(awaitable, self.seconds)
         try:
-            async with limit:
-                return await awaitable
+            return await limited
         except TimeoutError:
-            if not limit.expired():  # the environment's own
+            if not limited.is_over:  # the environment's own
                 raise
             raise StepTimeoutError(f"{self.name}: {call} took longer than {self.seconds:g} s") from None

@@ -1,8 +1,8 @@
 import asyncio
+from typing import Any
 
 import numpy as np
 import pytest
-
 from turngym.envs import (
     Action,
     AgentInstance,
@@ -12,6 +12,7 @@ from turngym.envs import (
     EpisodeEndedError,
     InvalidStepError,
     OrderEnforcing,
+    PolicyFault,
     ResetNeededError,
     StepResult,
     StepTimeout,
@@ -58,11 +59,11 @@ class Returns(Walk):
         super().__init__()
         self.returned_by_reset, self.returned_by_step = reset, step
 
-    async def reset(self, *, seed=None, options=None):
-        return self.returned_by_reset  # pyright: ignore[reportReturnType]
+    async def reset(self, *, seed=None, options=None) -> Any:
+        return self.returned_by_reset
 
-    async def step(self, action):
-        return self.returned_by_step  # pyright: ignore[reportReturnType]
+    async def step(self, action) -> Any:
+        return self.returned_by_step
 
 
 async def test_a_wrapper_passes_everything_on():
@@ -112,6 +113,19 @@ async def test_step_after_the_end_is_refused_until_reset():
     assert env.render() == "at 3"
     await env.reset()
     await env.step(GO)
+
+
+async def test_a_policy_fault_ends_the_episode():
+    class Strict(Walk):
+        async def step(self, action) -> Any:
+            raise PolicyFault("not a move", -1.0)
+
+    env = OrderEnforcing(Strict())
+    await env.reset()
+    with pytest.raises(PolicyFault, match=r"^not a move$"):
+        await env.step(GO)
+    with pytest.raises(EpisodeEndedError):
+        await env.step(GO)
 
 
 async def test_nothing_but_close_follows_close():
@@ -218,6 +232,19 @@ async def test_a_call_that_hangs_is_given_up_and_named(call: str):
     assert cancelled == [call]
 
 
+async def test_what_comes_back_late_is_dropped():
+    class Stubborn(Walk):
+        async def step(self, action) -> Any:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                pass
+            return "late", 1.0, False, False, {}
+
+    with pytest.raises(StepTimeoutError, match=r"^Stubborn: step took longer than 0\.01 s$"):
+        await StepTimeout(Stubborn(), 0.01).step(GO)
+
+
 async def test_an_envs_own_timeout_error_is_left_alone():
     class Late(Walk):
         async def step(self, action):
@@ -232,11 +259,11 @@ async def test_cancelling_reaches_the_env_and_is_no_timeout():
     entered = asyncio.Event()
 
     class Waits(Walk):
-        async def step(self, action):
+        async def step(self, action) -> Any:
             entered.set()
             await asyncio.Event().wait()
 
-    task = asyncio.create_task(StepTimeout(Waits(), 60).step(GO))  # pyright: ignore[reportArgumentType]
+    task = asyncio.ensure_future(StepTimeout(Waits(), 60).step(GO))
     await entered.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast
 from turngym.agents.engine import Generation, VersionSpan
 from turngym.agents.episode import Ending, Episode, EpisodeBuilder, Failure
 from turngym.envs.sampling import SamplingParams
@@ -73,4 +74,12 @@ def float64_model() -> PreTrainedModel:
     """A GPT-2 of 16 tokens in float64 throughout (Qwen2 and its like compute norms in float32)."""
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=16, n_positions=64, n_embd=16, n_layer=2, n_head=2, initializer_range=0.3)
-    return GPT2LMHeadModel(config).to(torch.float64)
+    return GPT2LMHeadModel(config).double().eval()
+
+
+@pytest.fixture
+def tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer of three words."""
+    backend = Tokenizer(models.WordLevel({"<eos>": 0, "hello": 1, "world": 2}, unk_token="<eos>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")

@@ -1,10 +1,10 @@
 """Which credit formulas estimate the gradient of the expected return without bias, by exact enumeration in float64.
 
-The problem: at most three turns of two tokens. The first token picks one of two moves, the second decides whether to go
-on (after the third turn the episode ends anyway). What a token or a turn earns depends on all that was sampled up to it.
-The policy is a table of logits. Every group of n episodes is enumerated with its probability and goes through the shipped
-`group_advantages`; the expected sum of `advantage * grad log probability` is compared with the gradient of the expected
-return.
+The problem: at most three turns of two tokens. The first token picks one of two moves, the second decides whether to
+go on (after the third turn the episode ends anyway). What a token or a turn earns depends on all that was sampled up to
+it. The policy is a table of logits. Every group of n episodes is enumerated with its probability and goes through the
+shipped `group_advantages`; the expected sum of `advantage * grad log probability` is compared with the gradient of the
+expected return.
 """
 
 import math
@@ -97,7 +97,7 @@ class Problem:
         probability = torch.stack([torch.as_tensor(value).exp() for value in log_probability])
         self.probability = probability.detach().numpy()
         returns = [sum(t.rewards) + sum(map(sum, t.token_rewards)) for t in self.trajectories]
-        (gradient,) = torch.autograd.grad((probability * torch.tensor(returns)).sum(), self.logits)
+        (gradient,) = torch.autograd.grad((probability * torch.tensor(returns, dtype=torch.float64)).sum(), self.logits)
         self.true_gradient = gradient.numpy()
 
     def expected_gradient(self, advantages, *, group_size: int) -> np.ndarray:
@@ -189,8 +189,8 @@ def test_whitening_is_biased():
 
 
 def test_centring_the_rewards_of_each_turn_and_then_summing_is_biased():
-    # The tempting formula, which is not shipped: subtract from each reward the others' mean reward in that turn, then sum
-    # what is to come. How many means are subtracted then depends on the policy's decision to go on.
+    # The tempting formula, which is not shipped: subtract from each reward the others' mean reward in that turn, then
+    # sum what is to come. How many means are subtracted then depends on the policy's decision to go on.
     def advantages(group):
         rewards = np.zeros((len(group), MAX_TURNS))
         for row, i in enumerate(group):

@@ -32,7 +32,7 @@ def request(episode_id: str = "e", *, max_tokens: int = 32, media: tuple[str, ..
 async def test_a_text_is_encoded_and_closed():
     tokenizer = byte_tokenizer()
     generation = await ScriptedEngine(["42"], tokenizer).generate(request())
-    assert tokenizer.decode(generation.token_ids) == "42<|end|>"
+    assert tokenizer.decode(list(generation.token_ids)) == "42<|end|>"
     assert generation.logprobs == (0.0, 0.0, 0.0)
     assert generation.finish_reason == "stop"
 

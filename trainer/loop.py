@@ -1,0 +1,371 @@
+"""The synchronous loop.
+
+    TaskOrder ---- slots uB to (u+1)B-1 ----> tasks
+                                                |  executor.run_group, all at once
+                                                v
+    RUN/episodes <--------------------------- groups of episodes
+                                                |  rewards -> advantages
+                                                v
+                                             samples
+                                                |  Updater
+                                                v
+    engine <------- publish, version + 1 ---- weights
+                                                |
+                                                v
+    RUN/metrics.jsonl, callbacks, evaluation, RUN/checkpoints; then update u + 1
+
+An update consumes the slots in order, so that no token is older than the weights it trains. A run that was interrupted
+goes on from its last checkpoint and does the updates after it again, from their start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from ..agents.engine import Engine
+from ..agents.engines.transformers import TransformersEngine
+from ..agents.executor import AgentExecutor, Group
+from .checkpoint import Checkpoint
+from .config import TrainConfig
+from .episode_rewards import RewardFn, add_rewards, shuffle_rewards
+from .evaluate import EvalReport, evaluate, held_out_tasks
+from .metrics import rollout_metrics, sample_metrics
+from .parts import (
+    EnvLike,
+    advantage_config,
+    check_model,
+    context_length,
+    deterministic_algorithms,
+    env_parts,
+    executor_config,
+    load_policy,
+    make_renderer,
+    make_tiny_once,
+    resolve_device,
+    sampling_params,
+    update_config,
+)
+from .progress import RunProgress
+from .prompt_check import check_prompts
+from .rollouts import play_update
+from .run_folder import RunFolder
+from .samples import samples_from_groups
+from .task_order import TaskOrder
+from .update import Updater
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateReport:
+    """What one update did; given to callbacks.
+
+    Attributes:
+        update: its number, from 0.
+        version: published updates, this one included.
+        metrics: numbers by the names of `turngym.trainer.METRICS`; `metrics["rewards"]` lists this update's rewards.
+        groups: the episodes, as they were played.
+    """
+
+    update: int
+    version: int
+    metrics: dict[str, Any]
+    groups: tuple[Group, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """What a run came to.
+
+    Attributes:
+        out: its folder.
+        policy: the folder with the trained policy.
+        version: updates done.
+        before: the evaluation before the first update, or None where this session didn't make it.
+        after: the evaluation after the last one, or None.
+    """
+
+    out: Path
+    policy: Path
+    version: int
+    before: EvalReport | None
+    after: EvalReport | None
+
+
+StepCallback = Callable[[UpdateReport], object]
+C = TypeVar("C", bound=StepCallback)
+
+
+class Trainer:
+    """Trains a policy in an environment.
+
+    Make it, and call its methods, outside of a running event loop.
+
+    Args:
+        config: the settings.
+        env: instead of the config's: an id, a class, or a function that gives instances, with an attribute `tasks`.
+        engine: samples the actions; by default the policy's own copy in this process. It is not closed.
+        reward: `reward(episode, task)` gives what an episode earns besides, on its last turn.
+        progress: shows the run; None is silent.
+
+    Attributes:
+        folder: the run's folder.
+        version: published updates.
+        policy: the policy.
+        is_deterministic: whether the run repeats bit for bit.
+
+    Raises:
+        ConfigError: a setting can't be used, or the folder holds a run and `resume` isn't set.
+        UnknownEnvError: there is no such environment.
+        DataError: the file of tasks can't be used.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        *,
+        env: EnvLike | None = None,
+        engine: Engine | None = None,
+        reward: RewardFn | None = None,
+        progress: RunProgress | None = None,
+    ) -> None:
+        self.config = config
+        self.folder = RunFolder(config)
+        self._reward = reward
+        self._progress = progress
+        self._callbacks: list[StepCallback] = []
+        self._parts = env_parts(config.env, env)
+        self._order = TaskOrder(self._parts.tasks.split("train"), seed=config.run.seed)
+        is_tiny = config.policy.pretrain == "tiny"
+        updating = update_config(config.algorithm, config.optimizer, is_tiny=is_tiny)
+        self._advantages = advantage_config(config.algorithm)
+        self._sampling = sampling_params(config.policy)
+        if not is_tiny:
+            check_model(config.policy.pretrain, "--pretrain")
+        device = resolve_device(config.policy.device)
+        self.is_deterministic = (
+            device == "cpu" and engine is None if config.run.deterministic is None else config.run.deterministic
+        )
+        resumed = self.folder.begin()
+        self.version = 0 if resumed is None else resumed.version
+        self._seconds = 0.0 if resumed is None else float(resumed.state["seconds"])
+        with deterministic_algorithms(self.is_deterministic):
+            self.policy = load_policy(self._weights(resumed), device=device)
+        self._renderer = make_renderer(config.policy, self.policy)
+        self._updater = Updater(self.policy, updating)
+        if resumed is not None:
+            self._updater.load_state_dict(resumed.restore())
+        self._executor_config = executor_config(
+            config.env,
+            config.policy,
+            config.limits,
+            max_turns=self._parts.max_turns,
+            max_length=context_length(config.policy, self.policy),
+            seed=config.run.seed,
+        )
+        self._is_own_engine = engine is None
+        self._engine: Engine = engine or TransformersEngine(
+            self.policy.model,
+            self.policy.tokenizer,
+            deterministic=self.is_deterministic,
+            seed=config.run.seed,
+            version=self.version,
+        )
+
+    def add_step_callback(self, callback: C) -> C:
+        """Call a function after each update with its `UpdateReport`. Returns the function, so that it decorates."""
+        self._callbacks.append(callback)
+        return callback
+
+    def fit(self) -> RunReport:
+        """Train up to `num_updates`, from where the folder's last checkpoint stands.
+
+        Raises:
+            DataError: a prompt doesn't fit the context.
+            EnvError: every episode of an update failed, time after time.
+            EngineError: the same, and the engine is to blame.
+        """
+        return self._run(self._fit())
+
+    def evaluate(self) -> EvalReport:
+        """Play the held-out tasks with the policy as it is.
+
+        Raises:
+            DataError: no tasks are held out.
+        """
+
+        async def evaluated() -> EvalReport:
+            async with self._executor() as executor:
+                return await self._evaluate(executor)
+
+        return self._run(evaluated())
+
+    def close(self) -> None:
+        """End the engine's thread, where the engine is the trainer's own. May be called more than once."""
+        if self._is_own_engine:
+            asyncio.run(self._engine.close())
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        with deterministic_algorithms(self.is_deterministic):
+            return asyncio.run(work)
+
+    def _executor(self) -> AgentExecutor:
+        return AgentExecutor(self._parts.factory, self._engine, self._renderer, self._executor_config)
+
+    def _weights(self, resumed: Checkpoint | None) -> Path | str:
+        if resumed is not None:
+            return resumed.policy
+        if self.config.policy.pretrain != "tiny":
+            return self.config.policy.pretrain
+        return make_tiny_once(self._parts, seed=self.config.run.seed, out=self.folder.tiny, report=self._note)
+
+    async def _fit(self) -> RunReport:
+        num_updates = self.config.run.num_updates
+        self.folder.write_facts(
+            env=self._parts.name,
+            device=str(self.policy.device),
+            deterministic=self.is_deterministic,
+            resumed_at=self.version,
+        )
+        if not self._is_own_engine:
+            await self._engine.publish(self.policy.weights(), self.version)
+        if self._progress is not None:
+            self._progress.begin(version=self.version, num_updates=num_updates)
+        before = after = None
+        started = time.perf_counter() - self._seconds
+        try:
+            async with self._executor() as executor:
+                await self._check_prompts()
+                after = await self._evaluate_when_due(executor)
+                before = after if self.version == 0 else None
+                while self.version < num_updates:
+                    await self._update(executor, started)
+                    after = await self._evaluate_when_due(executor)
+                    self._seconds = time.perf_counter() - started
+                    if self.version % self.config.run.save_steps == 0 or self.version == num_updates:
+                        self._save()
+        finally:
+            if self._progress is not None:
+                self._progress.end()
+        return RunReport(
+            out=self.folder.path,
+            policy=self.folder.save_policy(self.policy),
+            version=self.version,
+            before=before,
+            after=after,
+        )
+
+    async def _update(self, executor: AgentExecutor, started: float) -> None:
+        update = self.version
+        with _Timer() as rollout:
+            groups, num_failed_tries = await play_update(
+                executor,
+                self._order,
+                self.folder.episodes,
+                self.config.run,
+                update=update,
+                max_tries=self.config.limits.max_failed_updates,
+            )
+            groups = [self._rewarded(group) for group in groups]
+        with _Timer() as updating:
+            trained = groups
+            if self.config.algorithm.shuffle_rewards:
+                trained = shuffle_rewards(groups, seed=self.config.run.seed, update=update)
+            samples = samples_from_groups([group.episodes for group in trained], self._advantages)
+            result = self._updater.update(samples, version=self.version)
+        with _Timer() as publishing:
+            await self._engine.publish(self.policy.weights(), update + 1)
+        self.version = update + 1
+        metrics = {
+            "kind": "train",
+            "update": update,
+            "version": self.version,
+            "epoch": self._order.task(max(group.slot for group in groups))[0],
+            **rollout_metrics(groups),
+            **sample_metrics(groups, samples, version=update),
+            **{key: value for key, value in result.metrics.items() if key not in ("tokens", "episodes")},
+            "trained_tokens": int(result.metrics["tokens"]),
+            "failed_tries": num_failed_tries,
+            "rollout_s": rollout.seconds,
+            "update_s": updating.seconds,
+            "publish_s": publishing.seconds,
+            "total_s": time.perf_counter() - started,
+        }
+        self.folder.metrics.write(metrics)
+        if self._progress is not None:
+            self._progress.updated(metrics)
+        report = UpdateReport(update=update, version=self.version, metrics=metrics, groups=tuple(groups))
+        for callback in self._callbacks:
+            callback(report)
+
+    def _rewarded(self, group: Group) -> Group:
+        return group if self._reward is None else add_rewards(group, self._reward)
+
+    async def _check_prompts(self) -> None:
+        await check_prompts(
+            self._parts.factory,
+            self._renderer,
+            self._parts.tasks,
+            max_length=self._executor_config.max_length,
+            seed=self.config.run.seed,
+            step_timeout_s=self.config.limits.step_timeout_s,
+        )
+
+    async def _evaluate_when_due(self, executor: AgentExecutor) -> EvalReport | None:
+        """Evaluate before the first update, after the last, and in between as often as asked; never a version twice."""
+        steps = self.config.evaluation.eval_steps
+        is_end = self.version in (0, self.config.run.num_updates)
+        if steps < 0 or not (is_end or (steps and self.version % steps == 0)):
+            return None
+        if any(row["kind"] == "eval" and row["version"] == self.version for row in self.folder.metrics.read()):
+            return None
+        with _Timer() as timer:
+            report = await self._evaluate(executor)
+        self.folder.metrics.write(
+            {"kind": "eval", "version": self.version, **report.metrics(), "eval_s": timer.seconds}
+        )
+        if self._progress is not None:
+            self._progress.evaluated(report, self.version)
+        return report
+
+    async def _evaluate(self, executor: AgentExecutor) -> EvalReport:
+        report, episodes = await evaluate(
+            executor,
+            held_out_tasks(self._parts.tasks, self.config.evaluation.eval_tasks),
+            self.config.evaluation,
+            sampling=self._sampling,
+            concurrency=self.config.limits.concurrency,
+            rewarded=self._rewarded,
+        )
+        self.folder.episodes.write(episodes, split="eval", update=self.version)
+        return report
+
+    def _save(self) -> None:
+        self.folder.checkpoints.save(
+            version=self.version,
+            policy=self.policy,
+            updater=self._updater.state_dict(),
+            state={"flags": self.config.flags(), "seconds": self._seconds},
+        )
+
+    def _note(self, text: str) -> None:
+        if self._progress is not None:
+            self._progress.note(text)
+
+
+class _Timer:
+    """Seconds that a block took."""
+
+    seconds = 0.0
+
+    def __enter__(self) -> Self:
+        self._started = time.perf_counter()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.seconds = time.perf_counter() - self._started
