@@ -6,7 +6,9 @@ from .chat import Continuation, Conversation, Renderer
 from .engine import Engine, GenerateRequest, Generation, TracksEpisodes, VersionSpan, WeightSource
 from .engines.scripted import ScriptedEngine
 from .episode import Ending, Episode, EpisodeBuilder, Failure, TokenRecord, Turn
-from .executor import AgentExecutor, ExecutorConfig, Group
+from .executor import AgentExecutor
+from .executor_config import ExecutorConfig
+from .group import Group
 from .seeds import derive_seed
 from .stats import ExecutorStats
 from .store import EpisodeWriter, read_episodes

@@ -63,6 +63,10 @@ class Calls:
         """Let go of the timer."""
         self._deadline.close()
 
+    def end_episode(self) -> None:
+        """The episode's limit of time, and whoever cancelled it so far, concern no further call."""
+        self._deadline.end_episode()
+
     async def run(self, where: str, awaitable: Awaitable[T], limit_s: float) -> T:
         """Await a call.
 

@@ -28,12 +28,14 @@ from typing import Any, Literal, NamedTuple, TypeGuard, cast
 
 from ..envs.errors import ConfigError, TemplateError
 from ..envs.sampling import SamplingParams
-from ..envs.types import FinishReason, Message, Observation, Verbatim, VerbatimData
+from ..envs.types import Message, Observation, Verbatim, VerbatimData
 from .chat_template import ChatTemplate, difference
 from .marking import SampledText
 from .text_encoding import Follows, Segment, TextEncoder
 
 OnRewrite = Literal["append", "fork", "error"]
+
+MAX_KNOWN_PROMPTS = 256
 
 
 class Continuation(NamedTuple):
@@ -60,7 +62,8 @@ class Renderer:
         template_kwargs: more variables for the template, such as `tools` or `enable_thinking`.
 
     Attributes:
-        stop_token_ids: the end-of-sequence token and the template's end-of-turn tokens.
+        stop_token_ids: the template's end-of-turn tokens, what closes a turn before the user's first, and the
+            tokenizer's end-of-sequence token.
 
     Raises:
         ConfigError: the tokenizer is no fast one, or `on_rewrite` is unknown.
@@ -84,8 +87,9 @@ class Renderer:
         self.template = ChatTemplate(tokenizer, self.encoder, kwargs) if has_template else None
         closing = [] if self.template is None else self.template.closing_ids()
         eos = tokenizer.eos_token_id
-        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(([] if eos is None else [eos]) + closing))
+        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(closing + ([] if eos is None else [eos])))
         self._stop_ids = frozenset(self.stop_token_ids)
+        self._prompts: dict[str, tuple[int, ...]] = {}
         if on_rewrite == "error" and self.template is not None and self.template.plain_rewrite:
             raise TemplateError(f"the chat template rewrites history: {self.template.plain_rewrite}; {_REMEDY}")
 
@@ -96,7 +100,12 @@ class Renderer:
         if template is None:
             return False
         may_rewrite = bool(template.plain_rewrite or template.literals)
-        return not template.is_depth_free or (self.on_rewrite != "append" and may_rewrite)
+        return self.counts_turns or (self.on_rewrite != "append" and may_rewrite)
+
+    @property
+    def counts_turns(self) -> bool:
+        """Whether what follows an action depends on how many turns came before."""
+        return self.template is not None and not self.template.is_depth_free
 
     def begin(self) -> Conversation:
         """A new conversation."""
@@ -113,11 +122,20 @@ class Renderer:
         return text
 
     def encode_prompt(self, observation: Observation) -> list[int]:
-        """The token ids of a first observation."""
+        """The token ids of a first observation. Texts are kept for a while: all episodes of a group begin alike."""
+        prompts = self._prompts
+        known = prompts.get(observation) if isinstance(observation, str) else None
+        if known is not None:
+            return list(known)
         messages = self.as_messages(observation)
-        if messages is not None:
-            return self.encode_messages(messages)
-        return self._encode_verbatim(observation, Follows.NOTHING)
+        if messages is None:
+            return self._encode_verbatim(observation, Follows.NOTHING)
+        token_ids = self.encode_messages(messages)
+        if isinstance(observation, str):
+            if len(prompts) >= MAX_KNOWN_PROMPTS:
+                del prompts[next(iter(prompts))]
+            prompts[observation] = tuple(token_ids)
+        return token_ids
 
     def encode_messages(self, messages: Sequence[Message]) -> list[int]:
         """The token ids of a whole conversation, up to and including the generation prompt."""
@@ -139,7 +157,7 @@ class Renderer:
             return self._without_closing(token_ids, action_ids) if isinstance(observation, Verbatim) else token_ids
         template = self._template
         token_ids = None
-        if len(messages) == 1 and len(messages[0]) == 2:
+        if len(messages) == 1 and template.reads_only_content(messages[0]):
             token_ids = self._encode_by_skeleton(template, messages[0], action_ids)
         if token_ids is None:
             segments = template.render_after_action(messages, history)
@@ -179,7 +197,7 @@ class Renderer:
     def _encode_by_skeleton(
         self, template: ChatTemplate, message: Message, action_ids: Sequence[int]
     ) -> list[int] | None:
-        """A message with nothing but a content, without asking the template; None where it has to be asked."""
+        """A message of which only the content counts, without asking the template; None where it has to be asked."""
         skeleton, content = template.skeleton(message["role"]), message["content"]
         if skeleton is None:
             return None
@@ -258,34 +276,30 @@ class Conversation:
         """The action decoded: its closing token removed, cut at a stop string; other special tokens stay visible."""
         return self._renderer.action_text(token_ids, sampling.stop)
 
-    def continuation(
-        self, token_ids: Sequence[int], text: str, finish_reason: FinishReason, observation: Observation
-    ) -> Continuation:
+    def continuation(self, token_ids: Sequence[int], observation: Observation) -> Continuation:
         """What the policy reads after an action.
 
         Args:
-            token_ids: the action exactly as sampled.
-            text: the action decoded.
-            finish_reason: why sampling ended. An action is closed where its last token is a closing token.
+            token_ids: the action exactly as sampled; it is closed where its last token is a closing token.
             observation: the feedback.
 
         Raises:
             TemplateError: the template refuses the feedback, or rewrites the history with `on_rewrite="error"`.
         """
-        del text, finish_reason
         renderer, history = self._renderer, self._history
         if history is None:
             return Continuation(renderer.encode_after(token_ids, observation), is_fork=False)
-        before = list(history)
+        num_before = len(history)
         action = self._as_sampled(token_ids)
         history.append({"role": "assistant", "content": action})
         self._remember(history, observation)
         if self._history is not None and renderer.on_rewrite != "append":
-            rewrite = self._find_rewrite(before, action)
+            rewrite = self._find_rewrite(num_before, action)
             if rewrite and renderer.on_rewrite == "error":
                 raise TemplateError(f"the chat template rewrites history: {rewrite}; {_REMEDY}")
             if rewrite:
                 return Continuation(renderer.encode_messages(history), is_fork=True)
+        before = history[:num_before] if renderer.counts_turns else None
         return Continuation(renderer.encode_after(token_ids, observation, before), is_fork=False)
 
     def _remember(self, history: list[Message], observation: Observation) -> None:
@@ -295,15 +309,16 @@ class Conversation:
         else:
             history += messages
 
-    def _find_rewrite(self, before: list[Message], action: SampledText) -> str:
+    def _find_rewrite(self, num_before: int, action: SampledText) -> str:
         """How the template now renders differently what came before, in words; empty where it doesn't."""
-        template = self._renderer.template
+        template, history = self._renderer.template, self._history
         assert template is not None
-        assert self._history is not None
+        assert history is not None
         self._is_suspect = self._is_suspect or bool(template.plain_rewrite) or template.looks_for(action)
         if not self._is_suspect:
             return ""
-        return difference(template.text(before), action[len(template.prefill) :], template.text(self._history))
+        before = template.text(history[:num_before])
+        return difference(before, action[len(template.prefill) :], template.text(history))
 
     def _as_sampled(self, token_ids: Sequence[int]) -> SampledText:
         """The action as a message's content, in which only control tokens that were sampled are control tokens."""

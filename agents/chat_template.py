@@ -63,7 +63,7 @@ class ChatTemplate:
     Args:
         tokenizer: a transformers tokenizer with a chat template.
         encoder: the same tokenizer's encoder.
-        template_kwargs: more variables for the template, such as `tools` or `enable_thinking`.
+        template_kwargs: more variables for the template, such as `tools` or `enable_thinking`; trusted, not data.
 
     Attributes:
         literals: strings that the template looks for in what it renders; only texts that hold one can be treated
@@ -78,8 +78,8 @@ class ChatTemplate:
         self._encoder = encoder
         self._kwargs = dict(template_kwargs)
         self._skeletons: dict[str, Skeleton | None] = {}
-        source = tokenizer.get_chat_template(self._kwargs.get("chat_template"), self._kwargs.get("tools"))
-        self.literals = _literals(source)
+        self._source = tokenizer.get_chat_template(self._kwargs.get("chat_template"), self._kwargs.get("tools"))
+        self.literals = _literals(self._source)
         self._literal = re.compile("|".join(map(re.escape, self.literals)) or "(?!)")
         self.prefill = self._find_prefill()
         self.plain_rewrite = self.find_rewrite(("One.", "Two."))
@@ -131,6 +131,10 @@ class ChatTemplate:
     def looks_for(self, text: str) -> bool:
         """Whether the text holds something that the template may treat in a way of its own."""
         return self._literal.search(text) is not None
+
+    def reads_only_content(self, message: Mapping[str, Any]) -> bool:
+        """Whether the template knows none of the message's fields but its role and content."""
+        return all(field in ("role", "content") or field not in self._source for field in message)
 
     def closing_ids(self) -> list[int]:
         """The tokens that close an action where feedback of the user, of a tool, or nothing follows."""

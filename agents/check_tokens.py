@@ -11,7 +11,7 @@ import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
-from ..envs.errors import ConfigError, TemplateError
+from ..envs.errors import TemplateError
 from ..envs.sampling import SamplingParams
 from ..envs.types import Message, Observation
 from .chat import Conversation, OnRewrite, Renderer
@@ -19,6 +19,7 @@ from .chat_template import ChatTemplate
 from .engine import Generation, VersionSpan
 from .episode import Ending, EpisodeBuilder
 from .text_encoding import Follows
+from .tokenizer import load_tokenizer
 
 _CHOOSE = (
     'choose on_rewrite="append" to keep the context as the policy saw it, or on_rewrite="fork" to go on in a new '
@@ -90,7 +91,7 @@ def check_tokens(
     """Check that conversations with this tokenizer and its chat template stay exact.
 
     Args:
-        tokenizer: a transformers tokenizer, or what `load_tokenizer` takes.
+        tokenizer: a transformers tokenizer, or a folder, or a Hub name in the local cache.
         on_rewrite: the choice made for templates that rewrite history; without one, such a template fails.
         template_kwargs: more variables for the template, such as `tools` or `enable_thinking`.
 
@@ -98,7 +99,7 @@ def check_tokens(
         ConfigError: there is no tokenizer in the folder, or it is no fast one.
     """
     if isinstance(tokenizer, str | Path):
-        model, tokenizer = str(tokenizer), load_tokenizer(tokenizer)
+        model, tokenizer = str(tokenizer), load_tokenizer(tokenizer, local_files_only=True)
     else:
         model = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
     choice: OnRewrite | None = on_rewrite if on_rewrite in ("append", "fork") else None
@@ -129,26 +130,6 @@ def _run(name: str, check: Callable[[], _Outcome]) -> TokenCheck:
     return TokenCheck(name=name, passed=outcome.passed, detail=outcome.detail, remedy=outcome.remedy)
 
 
-def load_tokenizer(path: str | Path) -> Any:
-    """The tokenizer of a folder, or of a Hub name in the local cache. Code that comes with it is not run.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    from transformers import AutoTokenizer
-
-    folder = Path(path).expanduser()
-    is_folder = folder.is_dir()
-    takes = "give a folder that holds a tokenizer.json, or the Hub name of a model that is downloaded already"
-    if is_folder and not any(folder.glob("tokenizer*")):
-        raise ConfigError(f"{path} holds no tokenizer; {takes}")
-    try:
-        return AutoTokenizer.from_pretrained(folder if is_folder else str(path), local_files_only=True)
-    except Exception as error:
-        reason = next(iter(str(error).splitlines()), "").rstrip(" :.") if is_folder else "no such folder"
-        raise ConfigError(f"no tokenizer could be loaded from {path} ({reason}); {takes}") from error
-
-
 def _check_append_only(template: ChatTemplate, choice: OnRewrite | None) -> _Outcome:
     if template.plain_rewrite:
         return _rewritten(template.plain_rewrite, choice)
@@ -164,7 +145,7 @@ def _check_separators(renderer: Renderer, template: ChatTemplate) -> _Outcome:
         action, feedback = f"Action {number}.", f"Feedback {number}."
         action_ids = encoder.encode_text(action)
         messages += [{"role": "assistant", "content": action}, {"role": "user", "content": feedback}]
-        continuation = conversation.continuation(action_ids, action, "length", feedback)
+        continuation = conversation.continuation(action_ids, feedback)
         whole = template.text(messages)
         expected = whole if continuation.is_fork else whole.rpartition(action)[2]
         follows = Follows.NOTHING if continuation.is_fork else encoder.follows(action_ids)
@@ -292,6 +273,6 @@ def _play(builder: EpisodeBuilder, conversation: Conversation, action: tuple[int
     text = conversation.action_text(action, sampling)
     builder.act(generation, sampling=sampling, text=text)
     builder.feed_back(reward=0.0)
-    continuation = conversation.continuation(action, text, "stop", feedback)
+    continuation = conversation.continuation(action, feedback)
     (builder.fork if continuation.is_fork else builder.observe)(continuation.token_ids)
     return continuation.is_fork

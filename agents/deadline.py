@@ -52,6 +52,11 @@ class Deadline:
         """The call is over."""
         self._due = math.inf
 
+    def end_episode(self) -> None:
+        """What follows has its own limits, and is cancelled only by cancellations to come."""
+        self.episode_due = math.inf
+        self._base = self._task.cancelling()
+
     def close(self) -> None:
         """Let go of the timer."""
         if self._handle is not None:

@@ -27,7 +27,8 @@ class GenerateRequest:
     """One turn's request to an engine.
 
     Attributes:
-        prompt_token_ids: everything the policy reads, token for token.
+        prompt_token_ids: everything the policy reads, token for token. The list grows after `generate` returned: copy
+            it to keep it.
         sampling: this turn's own parameters.
         request_id: unique among the requests in flight.
         episode_id: the episode that the turn belongs to; engines use it for order and for prefix reuse.

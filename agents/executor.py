@@ -7,8 +7,7 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from ..envs.errors import ConfigError, EngineError
@@ -18,7 +17,9 @@ from ..envs.sampling import SamplingParams
 from ..envs.tasks import Task, TaskSource
 from .engine import Engine, TracksEpisodes
 from .episode import Ending, Episode
+from .executor_config import ExecutorConfig
 from .factories import env_name, make_checked
+from .group import Group
 from .loop_watch import LoopWatch
 from .rollout import EpisodeKey, Rollout, RolloutSetup
 from .stats import ExecutorStats
@@ -33,73 +34,6 @@ MAX_ATTEMPTS = 100
 
 CANCEL_S = 5.0
 """How long a cancelled call may take to end before the executor closes without it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutorConfig:
-    """How episodes are played.
-
-    Attributes:
-        sampling: parameters of each turn, until a step gives others. A seed in them takes the run seed's place.
-        max_turns: turns after which an episode is truncated, or None; it then ends at the latest after as many turns as
-            the context has tokens.
-        max_length: tokens that a context holds, the answer included.
-        turn_timeout_s: seconds that the engine has for one turn, waiting in its queue included.
-        step_timeout_s: seconds that one `reset` or `step` of the environment may take.
-        close_timeout_s: seconds that the environment's `close` may take.
-        episode_timeout_s: seconds that an episode may take; it is then truncated.
-        max_refills: further attempts at an episode that the infrastructure failed.
-        env_workers: processes that hold the environments; 0 holds them in this process.
-        concurrency: episodes at once in `run_many` and `stream`.
-        seed: what all seeds are derived from.
-    """
-
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    max_turns: int | None = None
-    max_length: int = 4096
-    turn_timeout_s: float | None = 600.0
-    step_timeout_s: float | None = 120.0
-    close_timeout_s: float = 10.0
-    episode_timeout_s: float | None = 3600.0
-    max_refills: int = 3
-    env_workers: int = 0
-    concurrency: int = 64
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least in (("max_length", 2), ("max_refills", 0), ("env_workers", 0), ("concurrency", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name}={getattr(self, name)!r} must be at least {least}")
-        if self.max_turns is not None and self.max_turns < 1:
-            raise ConfigError(f"max_turns={self.max_turns!r} must be at least 1, or None")
-        for name in ("turn_timeout_s", "step_timeout_s", "close_timeout_s", "episode_timeout_s"):
-            seconds = getattr(self, name)
-            if seconds is not None and not seconds > 0:
-                raise ConfigError(f"{name}={seconds!r} must be positive, or None for no limit")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """The episodes of one task that share a baseline.
-
-    Attributes:
-        task: what they played.
-        slot: the group's place in the order of training.
-        size: how many episodes were asked for.
-        episodes: those to train, by member; fewer than `size` where refills were exhausted.
-        failed: every attempt that the infrastructure failed; no baseline may contain one.
-    """
-
-    task: Task
-    slot: int
-    size: int
-    episodes: tuple[Episode, ...]
-    failed: tuple[Episode, ...] = ()
-
-    @property
-    def is_short(self) -> bool:
-        """Whether members are missing although they were refilled as often as allowed."""
-        return len(self.episodes) < self.size
 
 
 class AgentExecutor:
@@ -139,7 +73,7 @@ class AgentExecutor:
             self._pool = WorkerPool(env, config.env_workers, on_restart=self.stats.add_restart)
             self.stats.threads_elsewhere = lambda pool=self._pool: pool.abandoned_threads
         self._setup = RolloutSetup(
-            make_env=functools.partial(make_checked, env) if self._pool is None else self._pool.make,
+            make_env=functools.partial(_make_here, env) if self._pool is None else self._pool.make,
             env_name=self.stats.env,
             engine=engine,
             renderer=renderer,
@@ -232,6 +166,8 @@ class AgentExecutor:
         prefix: str = "",
     ) -> Group:
         """Play `size` episodes of one task at once, refilling those that the infrastructure fails."""
+        if size < 1:
+            raise ConfigError(f"size={size!r} must be at least 1")
         await self.start()
         rollouts = [self._begin(EpisodeKey(task, slot, member, 0, epoch, prefix), sampling) for member in range(size)]
         try:
@@ -275,7 +211,7 @@ class AgentExecutor:
         epoch: int = 0,
         sampling: SamplingParams | None = None,
         prefix: str = "",
-    ) -> AsyncIterator[Episode]:
+    ) -> AsyncGenerator[Episode, None]:
         """Play each task, and yield the episodes as they finish.
 
         At most `concurrency` episodes run, and at most as many wait to be read. Closing the iterator cancels them.
@@ -360,7 +296,7 @@ class AgentExecutor:
             over = rollout.over
             if over is None or not episode.is_failed or not over.is_refillable:
                 at_last()
-            elif over.is_bystander and len(attempts) < MAX_ATTEMPTS or refills < self.config.max_refills:
+            elif (over.is_bystander and len(attempts) < MAX_ATTEMPTS) or refills < self.config.max_refills:
                 refills += not over.is_bystander
                 following = self._begin(rollout.key._replace(attempt=rollout.key.attempt + 1), sampling)
             else:
@@ -417,6 +353,10 @@ class AgentExecutor:
             self._live.remove(rollout.episode_id)
             if self._tracker is not None:
                 self._tracker.episode_ends(rollout.episode_id)
+
+
+async def _make_here(factory: Callable[[], AgentInstance]) -> AgentInstance:
+    return make_checked(factory)
 
 
 def _keys(tasks: Iterable[Task] | TaskSource, *, slot: int, epoch: int, prefix: str) -> Iterator[EpisodeKey]:

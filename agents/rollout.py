@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..envs.errors import DataError, EngineError, PolicyFault, RecordError, TemplateError
+from ..envs.errors import DataError, EngineError, InvalidStepError, PolicyFault, RecordError, TemplateError
 from ..envs.instance import AgentInstance
 from ..envs.sampling import SamplingParams
 from ..envs.tasks import Task
@@ -23,6 +23,7 @@ from ..envs.types import Action, Observation, StepResult, Verbatim
 from .calls import Calls, EpisodeOver
 from .engine import Engine, GenerateRequest, Generation
 from .episode import Ending, Episode, EpisodeBuilder, Failure
+from .failures import MAX_REWARD, fault_reward
 from .seeds import RequestSeeds, env_seed, task_key
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ YIELD_EVERY = 32
 class RolloutSetup:
     """What all episodes of an executor have in common. Seconds may be `math.inf`."""
 
-    make_env: Callable[[], AgentInstance]
+    make_env: Callable[[], Awaitable[AgentInstance]]
     env_name: str
     engine: Engine
     renderer: Renderer
@@ -111,31 +112,27 @@ class Rollout:
             ending, failure = await self._play(calls)
         except EpisodeOver as over:
             self.over, ending, failure = over, over.ending, over.failure
-        finally:
-            calls.close()
         return self._builder.finish(
             ending, failure=failure, reset_info=self._reset_info, duration_s=time.perf_counter() - started
         )
 
     async def close(self) -> None:
         """Close the environment. One that can't be closed is noted in `close_failure`, and costs nothing else."""
-        env, self._env = self._env, None
-        if env is None:
+        env, calls = self._env, self.calls
+        self._env = None
+        if calls is None:
             return
-        self.calls = calls = Calls(self.setup.env_name)
-        calls.turn = self._builder.num_turns
+        calls.end_episode()
         try:
-            await calls.run("close", env.close(), self.setup.close_timeout_s)
+            if env is not None:
+                await calls.run("close", env.close(), self.setup.close_timeout_s)
         except EpisodeOver as over:
             self.close_failure = over.failure
         finally:
             calls.close()
 
     async def _reset(self, calls: Calls) -> None:
-        try:
-            self._env = env = self.setup.make_env()
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - theirs, and it may raise anything
-            calls.fail(error)
+        self._env = env = await calls.run("make", self.setup.make_env(), math.inf)
         task, max_length = self.key.task, self.setup.max_length
         reset = env.reset(seed=self._env_seed, options=task.options)
         observation, info = await calls.run("reset", reset, self.setup.step_timeout_s)
@@ -165,7 +162,7 @@ class Rollout:
             if turn + 1 < max_turns:
                 if result.sampling is not None:
                     self._use(result.sampling)
-                self._read(calls, generation, text, result.observation)
+                self._read(calls, generation, result.observation)
             if turn % YIELD_EVERY == YIELD_EVERY - 1:
                 calls.check_time()
                 await asyncio.sleep(0)
@@ -201,9 +198,16 @@ class Rollout:
             result = await calls.run("step", step, self.setup.step_timeout_s)
         except PolicyFault as fault:
             failure = calls.failure(fault, "policy")
-            builder.feed_back(reward=fault.reward, feedback=failure.message, step_s=time.perf_counter() - started)
+            builder.feed_back(
+                reward=fault_reward(fault), feedback=failure.message, step_s=time.perf_counter() - started
+            )
             raise EpisodeOver(Ending.POLICY_FAULT, failure) from None
         assert isinstance(result, StepResult)  # OrderEnforcing made it one
+        largest = abs(result.reward)
+        if result.token_rewards is not None:
+            largest = max(largest, *map(abs, result.token_rewards), 0.0)
+        if largest > MAX_REWARD:
+            calls.fail(InvalidStepError(f"{calls.env_name}: a reward is {largest:g}; float32 must hold it"))
         try:
             builder.feed_back(
                 reward=result.reward,
@@ -217,13 +221,11 @@ class Rollout:
             calls.fail(error)
         return result
 
-    def _read(self, calls: Calls, generation: Generation, text: str, observation: Observation) -> None:
+    def _read(self, calls: Calls, generation: Generation, observation: Observation) -> None:
         """Append what the policy reads next, where the context has room for it and for one token more."""
         builder, max_length = self._builder, self.setup.max_length
         try:
-            going_on = self._conversation.continuation(
-                generation.token_ids, text, generation.finish_reason, observation
-            )
+            going_on = self._conversation.continuation(generation.token_ids, observation)
         except TemplateError as error:
             calls.fail(error, where="render")
         length = len(going_on.token_ids) + (0 if going_on.is_fork else len(builder.token_ids))

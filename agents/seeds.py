@@ -68,6 +68,7 @@ def task_key(task_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(task_id.encode("utf-8", "surrogatepass"), digest_size=4).digest(), "big")
 
 
+@functools.lru_cache(maxsize=4096)
 def env_seed(run_seed: int, *, epoch: int, task_id: str) -> int:
     """The seed that `reset` gets: by epoch and task, so that all episodes of a group start alike.
 

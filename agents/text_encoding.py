@@ -97,16 +97,19 @@ class TextEncoder:
             Token ids, of which no control token stems from data.
         """
         text = "".join(text for text, _ in segments)
+        encoding = _encoding(self._usual, text)
         data = bytearray()
         for part, is_data in segments:
             data += (b"\1" if is_data else b"\0") * len(part)
-        if any(data.find(1, start, end) >= 0 for start, end in self.control_spans(text)):
+        if any(data.find(1, start, end) >= 0 for start, end in self._control_spans(encoding, text)):
             return self._encode_apart(segments, follows)
-        return self.encode_text(text, follows)
+        return self._placed(self._usual, text, encoding.ids, follows)
 
     def control_spans(self, text: str) -> list[tuple[int, int]]:
         """Where in the text control tokens would arise, as (start, end) in characters, in order."""
-        encoding = _encoding(self._usual, text)
+        return self._control_spans(_encoding(self._usual, text), text)
+
+    def _control_spans(self, encoding: Encoding, text: str) -> list[tuple[int, int]]:
         if self.control_ids.isdisjoint(encoding.ids):
             return []
         spans = []
@@ -136,7 +139,10 @@ class TextEncoder:
         return token_ids
 
     def _encode(self, backend: Tokenizer, text: str, follows: Follows) -> list[int]:
-        bare = _encoding(backend, text).ids
+        return self._placed(backend, text, _encoding(backend, text).ids, follows)
+
+    def _placed(self, backend: Tokenizer, text: str, bare: list[int], follows: Follows) -> list[int]:
+        """The tokens of a text where it stands, given those that it has alone."""
         if self.is_free or not bare or follows is Follows.NOTHING or bare[0] in self.control_ids:
             return bare
         if follows is Follows.CONTROL_TOKEN and self._is_bare_after_control:

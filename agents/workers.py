@@ -1,6 +1,6 @@
 """Worker processes for environments that must not share the executor's event loop, and the pool that keeps them alive.
 
-A worker whose loop is stuck beyond a call's limit is killed, one that is gone is noticed at once, and both are replaced.
+A worker whose loop is stuck beyond a call's limit is killed, one that is gone is noticed at once; both are replaced.
 The episode whose code was running is named and blamed; the others of that process are bystanders, and refilled at no
 cost of theirs.
 """
@@ -8,6 +8,7 @@ cost of theirs.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import mmap
 import os
@@ -73,26 +74,28 @@ class WorkerPool:
             EnvWorkerError: one can't start, or can't import the environment.
         """
         fresh = [place for place in self._places if place.worker is None]
-        for outcome in await asyncio.gather(*map(self.worker_at, fresh), return_exceptions=True):
+        if not fresh:
+            return
+        for outcome in await asyncio.gather(*map(self._worker_at, fresh), return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    def make(self) -> AgentInstance:
-        """An environment in one of the processes; which one is chosen at its reset."""
-        return WorkerEnv(self)
+    async def make(self) -> AgentInstance:
+        """An environment in the process that has the fewest; one that was lost is started anew."""
+        place = min(self._places, key=lambda place: place.load)
+        place.load += 1
+        try:
+            return WorkerEnv(self.name, place, await self._worker_at(place))
+        except BaseException:
+            place.load -= 1
+            raise
 
     @property
     def abandoned_threads(self) -> int:
         """Threads that the processes had left behind when they were last asked."""
         return sum(place.worker.abandoned_threads for place in self._places if place.worker is not None)
 
-    def take_place(self) -> Place:
-        """The place with the fewest environments, which now has one more."""
-        place = min(self._places, key=lambda place: place.load)
-        place.load += 1
-        return place
-
-    async def worker_at(self, place: Place) -> Worker:
+    async def _worker_at(self, place: Place) -> Worker:
         """The place's process, started anew where it was lost."""
         async with place.lock:
             if self._is_closed:
@@ -125,43 +128,39 @@ class Place:
 class WorkerEnv(AgentInstance):
     """An environment in a worker process."""
 
-    def __init__(self, pool: WorkerPool) -> None:
-        self._pool = pool
-        self._place: Place | None = None
-        self._worker: Worker | None = None
-        self._instance_id = 0
+    def __init__(self, name: str, place: Place, worker: Worker) -> None:
+        self._name = name
+        self._place: Place | None = place
+        self._worker = worker
+        self._instance_id = worker.next_number()
 
     @property
     def name(self) -> str:
         """What messages call it."""
-        return self._pool.name
+        return self._name
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode."""
-        if self._place is None:
-            self._place = self._pool.take_place()
-        if self._worker is None:
-            self._worker = await self._pool.worker_at(self._place)
-            self._instance_id = self._worker.next_number()
         arguments = {"seed": seed, "options": None if options is None else dict(options)}
         return await self._worker.call("reset", self._instance_id, arguments)
 
     async def step(self, action: Action) -> StepResult:
         """Play one action."""
-        if self._worker is None:
-            raise EnvClosedError(f"{self.name}: step without an environment; reset it first")
         return await self._worker.call("step", self._instance_id, {"action": action})
 
     async def close(self) -> None:
         """Close the environment; where its process is lost, nothing is left to close."""
         place, self._place = self._place, None
-        worker, self._worker = self._worker, None
-        if place is not None:
-            place.load -= 1
-        if worker is not None and not worker.is_lost:
-            await worker.call("close", self._instance_id, {})
+        if place is None:
+            return
+        place.load -= 1
+        try:
+            await self._worker.call("close", self._instance_id, {})
+        except EnvWorkerError as error:
+            if not error.is_bystander:
+                raise
 
 
 class Worker:
@@ -231,26 +230,31 @@ class Worker:
     async def end(self) -> None:
         """Kill the process, and wait until nothing of it is left."""
         await self._bury()
-        if self._writer is not None:
-            self._writer.close()
-        if self._reading is not None:
+        if self._check is not None:
+            await asyncio.wait([self._check])
+        if self._reading is not None and self._writer is not None:
             await self._reading
+            with contextlib.suppress(ConnectionError):
+                await self._writer.wait_closed()
 
     async def _ask(self, method: str, message: bytes, call_id: int = 0) -> bytes:
-        assert self._writer is not None
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting[call_id] = _Waiting(method, answer)
-        self._writer.write(message)
+        self._send(message)
         try:
             return await answer
         finally:
             del self._waiting[call_id]
 
+    def _send(self, message: bytes) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(message)
+
     async def _give_up(self, call_id: int) -> None:
         """Cancel a call, and kill the process where its loop gives no sign of life."""
-        if self.is_lost or self._writer is None:
+        if self.is_lost:
             return
-        self._writer.write(frame(Call(call_id, "cancel")))
+        self._send(frame(Call(call_id, "cancel")))
         if self._check is None or self._check.done():
             self._check = asyncio.create_task(self._ping())
         await asyncio.wait([self._check])
@@ -298,6 +302,8 @@ class Worker:
             code = await _kill(self._process)
         finally:
             self._how = "was killed because its event loop was stuck" if was_stuck else _describe_end(code)
+            if self._writer is not None:
+                self._writer.close()
             for call_id, (method, answer) in self._waiting.items():
                 if not answer.done():
                     answer.set_exception(self._lost(method, is_bystander=self._blamed not in (0, call_id)))

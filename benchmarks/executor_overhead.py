@@ -1,8 +1,8 @@
 """CPU time per turn that the executor itself costs.
 
-The engine answers at once and the environment's step is async and does nothing, so that what is left is the executor's own work: chat
-rendering with a real tokenizer, decoding, seeds, limits of time, and the token-exact record. Each turn has 16 action tokens and
-16 feedback tokens. Limits and checks are on, as shipped.
+The engine answers at once and the environment's step is async and does nothing, so that what is left is the executor's
+own work: chat rendering with a real tokenizer, decoding, seeds, limits of time, and the token-exact record. Each turn
+has 16 action tokens and 16 feedback tokens. Limits and checks are on, as shipped.
 """
 
 from __future__ import annotations
@@ -62,9 +62,11 @@ class Texts:
         self.feedback = [" " + " ".join(rng.choices(words, k=NUM_TOKENS)) for _ in range(997)]
         for text in self.feedback:
             assert len(tokenizer.encode(text, add_special_tokens=False)) == NUM_TOKENS
-        closing = tokenizer.eos_token_id
-        self.actions = [
-            (*tokenizer.encode(text, add_special_tokens=False)[: NUM_TOKENS - 1], closing) for text in self.feedback
+        backend = tokenizer.backend_tokenizer
+        closing = backend.token_to_id("<|im_end|>")
+        assert closing is not None
+        self.actions: list[tuple[int, ...]] = [
+            (*backend.encode(text).ids[: NUM_TOKENS - 1], closing) for text in self.feedback
         ]
 
 
@@ -84,15 +86,17 @@ class InstantEngine:
         ]
 
     async def generate(self, request: GenerateRequest) -> Generation:
+        """The next of the given actions."""
         del request
         self.num_turns += 1
         return self._generations[self.num_turns % len(self._generations)]
 
     async def publish(self, weights: WeightSource, version: int) -> None:
+        """Not asked for here."""
         raise NotImplementedError
 
     async def close(self) -> None:
-        pass
+        """Nothing is open."""
 
 
 class Chatter(AgentInstance):
@@ -103,10 +107,12 @@ class Chatter(AgentInstance):
         self.num_turns = num_turns
 
     async def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[str, dict]:
+        """Begin with the first text."""
         self.turn = 0
         return self.feedback[0], {}
 
     async def step(self, action: Action) -> StepResult:
+        """Answer with the next text."""
         self.turn += 1
         text = self.feedback[self.turn % len(self.feedback)]
         return StepResult(observation=text, reward=0.5, terminated=self.turn == self.num_turns)

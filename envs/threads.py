@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
@@ -170,5 +171,18 @@ class ThreadedInstance(Wrapper):
 
 def as_async(env: AgentInstance) -> AgentInstance:
     """The environment itself where `reset`, `step` and `close` are async, else the environment on a thread."""
-    methods = (env.reset, env.step, env.close)
-    return env if all(map(inspect.iscoroutinefunction, methods)) else ThreadedInstance(env)
+    own = getattr(env, "__dict__", {})
+    is_async = _is_async(type(env)) if _METHODS.isdisjoint(own) else all(_are_async(env))
+    return env if is_async else ThreadedInstance(env)
+
+
+_METHODS = frozenset({"reset", "step", "close"})
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_async(kind: type[AgentInstance]) -> bool:
+    return all(_are_async(kind))
+
+
+def _are_async(owner: AgentInstance | type[AgentInstance]) -> Iterator[bool]:
+    return (inspect.iscoroutinefunction(getattr(owner, name)) for name in _METHODS)

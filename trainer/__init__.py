@@ -7,10 +7,11 @@ if TYPE_CHECKING:
     from .advantages import AdvantageConfig, group_advantages
     from .config import TrainConfig
     from .evaluate import Estimate, EvalReport, pass_at_k
-    from .loop import RunReport, Trainer, UpdateReport
+    from .loop import Trainer
     from .metrics import METRICS
     from .policy import Policy
     from .progress import RunProgress
+    from .run_report import RunReport, UpdateReport
     from .samples import Sample, samples_from_groups
     from .tiny import TinyConfig, make_tiny
     from .update import UpdateConfig, Updater
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "Trainer": "loop",
     "TrainConfig": "config",
-    "RunReport": "loop",
-    "UpdateReport": "loop",
+    "RunReport": "run_report",
+    "UpdateReport": "run_report",
     "RunProgress": "progress",
     "METRICS": "metrics",
     "EvalReport": "evaluate",

@@ -18,8 +18,6 @@ MAX_TURNS = 64
 EPISODE_TIMEOUT_S = 60.0
 SLIPS = (-10, -2, -1, 1, 2, 10)
 """By how much a spoilt number is off."""
-OTHER_SHARE = 0.4
-"""How often a spoilt action is another task's, where it could be a number that is off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +82,13 @@ def play_demonstrations(
 
 
 def spoil(action: str, others: Sequence[str], rng: np.random.Generator) -> str:
-    """A wrong action that looks like a right one: a number in it is a little off, or it is another task's action.
+    """A likely mistake: the action cut short, another task's action, or, where it holds a number, one that is a bit off.
 
-    >>> spoil("42", ["17"], np.random.default_rng(0)) != "42"
-    True
+    Each kind is as likely as the others.
+
+    >>> rng = np.random.default_rng(0)
+    >>> [spoil("42", ["17"], rng) for _ in range(6)]
+    ['43', '17', '', '52', '17', '4']
 
     Args:
         action: the right one.
@@ -95,7 +96,10 @@ def spoil(action: str, others: Sequence[str], rng: np.random.Generator) -> str:
         rng: decides.
     """
     numbers = list(re.finditer(r"\d+", action))
-    if not numbers or rng.random() < OTHER_SHARE:
+    kind = int(rng.integers(3 if numbers else 2))
+    if kind == 0:
+        return action[: int(rng.integers(len(action)))] if action else ""
+    if kind == 1:
         return others[int(rng.integers(len(others)))]
     number = numbers[int(rng.integers(len(numbers)))]
     slipped = abs(int(number.group()) + int(rng.choice(SLIPS)))

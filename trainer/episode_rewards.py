@@ -18,6 +18,10 @@ RewardFn: TypeAlias = Callable[[Episode, Task], float | None]
 """What an episode earns on top of what its environment gave, or None for nothing."""
 
 
+_SHUFFLE = 0x5AFF1E
+"""Sets this stream of random numbers apart from the run's others."""
+
+
 def add_rewards(group: Group, reward: RewardFn) -> Group:
     """Add what `reward` gives each episode to the episode's last turn. Failed episodes aren't asked about.
 
@@ -48,7 +52,7 @@ def shuffle_rewards(groups: Sequence[Group], *, seed: int, update: int) -> list[
         update: which update; each has a permutation of its own.
     """
     episodes = [episode for group in groups for episode in group.episodes if episode.turns]
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(update,)))
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_SHUFFLE, update)))
     donors = [episodes[i] for i in rng.permutation(len(episodes))]
     given = {e.episode_id: _with_rewards(e, donor) for e, donor in zip(episodes, donors, strict=True)}
     return [replace(g, episodes=tuple(given.get(e.episode_id, e) for e in g.episodes)) for g in groups]

@@ -23,18 +23,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from ..agents.engine import Engine
 from ..agents.engines.transformers import TransformersEngine
 from ..agents.executor import AgentExecutor, Group
+from ..envs.errors import ConfigError
 from .checkpoint import Checkpoint
 from .config import TrainConfig
 from .episode_rewards import RewardFn, add_rewards, shuffle_rewards
 from .evaluate import EvalReport, evaluate, held_out_tasks
 from .metrics import rollout_metrics, sample_metrics
+from .outside_loop import call_outside_loop
 from .parts import (
     EnvLike,
     advantage_config,
@@ -54,47 +55,12 @@ from .progress import RunProgress
 from .prompt_check import check_prompts
 from .rollouts import play_update
 from .run_folder import RunFolder
+from .run_report import RunReport, UpdateReport
 from .samples import samples_from_groups
 from .task_order import TaskOrder
 from .update import Updater
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateReport:
-    """What one update did; given to callbacks.
-
-    Attributes:
-        update: its number, from 0.
-        version: published updates, this one included.
-        metrics: numbers by the names of `turngym.trainer.METRICS`; `metrics["rewards"]` lists this update's rewards.
-        groups: the episodes, as they were played.
-    """
-
-    update: int
-    version: int
-    metrics: dict[str, Any]
-    groups: tuple[Group, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunReport:
-    """What a run came to.
-
-    Attributes:
-        out: its folder.
-        policy: the folder with the trained policy.
-        version: updates done.
-        before: the evaluation before the first update, or None where this session didn't make it.
-        after: the evaluation after the last one, or None.
-    """
-
-    out: Path
-    policy: Path
-    version: int
-    before: EvalReport | None
-    after: EvalReport | None
 
 
 StepCallback = Callable[[UpdateReport], object]
@@ -104,7 +70,7 @@ C = TypeVar("C", bound=StepCallback)
 class Trainer:
     """Trains a policy in an environment.
 
-    Make it, and call its methods, outside of a running event loop.
+    Its methods run an event loop of their own and return when they are done, in a notebook too.
 
     Args:
         config: the settings.
@@ -134,6 +100,8 @@ class Trainer:
         reward: RewardFn | None = None,
         progress: RunProgress | None = None,
     ) -> None:
+        if config.policy.temperature == 0:
+            raise ConfigError("--temperature 0 leaves nothing to learn: every token is certain; train above 0")
         self.config = config
         self.folder = RunFolder(config)
         self._reward = reward
@@ -141,6 +109,9 @@ class Trainer:
         self._callbacks: list[StepCallback] = []
         self._parts = env_parts(config.env, env)
         self._order = TaskOrder(self._parts.tasks.split("train"), seed=config.run.seed)
+        self._held_out = []
+        if config.evaluation.eval_steps >= 0:
+            self._held_out = held_out_tasks(self._parts.tasks, config.evaluation.eval_tasks)
         is_tiny = config.policy.pretrain == "tiny"
         updating = update_config(config.algorithm, config.optimizer, is_tiny=is_tiny)
         self._advantages = advantage_config(config.algorithm)
@@ -190,7 +161,7 @@ class Trainer:
             EnvError: every episode of an update failed, time after time.
             EngineError: the same, and the engine is to blame.
         """
-        return self._run(self._fit())
+        return self._run(self._fit)
 
     def evaluate(self) -> EvalReport:
         """Play the held-out tasks with the policy as it is.
@@ -203,16 +174,16 @@ class Trainer:
             async with self._executor() as executor:
                 return await self._evaluate(executor)
 
-        return self._run(evaluated())
+        return self._run(evaluated)
 
     def close(self) -> None:
         """End the engine's thread, where the engine is the trainer's own. May be called more than once."""
         if self._is_own_engine:
-            asyncio.run(self._engine.close())
+            self._run(self._engine.close)
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         with deterministic_algorithms(self.is_deterministic):
-            return asyncio.run(work)
+            return call_outside_loop(lambda: asyncio.run(work()))
 
     def _executor(self) -> AgentExecutor:
         return AgentExecutor(self._parts.factory, self._engine, self._renderer, self._executor_config)
@@ -240,7 +211,7 @@ class Trainer:
         started = time.perf_counter() - self._seconds
         try:
             async with self._executor() as executor:
-                await self._check_prompts()
+                await check_prompts(self._parts.factory, self._renderer, self._parts.tasks, self._executor_config)
                 after = await self._evaluate_when_due(executor)
                 before = after if self.version == 0 else None
                 while self.version < num_updates:
@@ -270,8 +241,8 @@ class Trainer:
                 self.config.run,
                 update=update,
                 max_tries=self.config.limits.max_failed_updates,
+                rewarded=self._rewarded,
             )
-            groups = [self._rewarded(group) for group in groups]
         with _Timer() as updating:
             trained = groups
             if self.config.algorithm.shuffle_rewards:
@@ -306,16 +277,6 @@ class Trainer:
     def _rewarded(self, group: Group) -> Group:
         return group if self._reward is None else add_rewards(group, self._reward)
 
-    async def _check_prompts(self) -> None:
-        await check_prompts(
-            self._parts.factory,
-            self._renderer,
-            self._parts.tasks,
-            max_length=self._executor_config.max_length,
-            seed=self.config.run.seed,
-            step_timeout_s=self.config.limits.step_timeout_s,
-        )
-
     async def _evaluate_when_due(self, executor: AgentExecutor) -> EvalReport | None:
         """Evaluate before the first update, after the last, and in between as often as asked; never a version twice."""
         steps = self.config.evaluation.eval_steps
@@ -336,7 +297,7 @@ class Trainer:
     async def _evaluate(self, executor: AgentExecutor) -> EvalReport:
         report, episodes = await evaluate(
             executor,
-            held_out_tasks(self._parts.tasks, self.config.evaluation.eval_tasks),
+            self._held_out or held_out_tasks(self._parts.tasks, self.config.evaluation.eval_tasks),
             self.config.evaluation,
             sampling=self._sampling,
             concurrency=self.config.limits.concurrency,

@@ -35,6 +35,7 @@ from .config import (
     PolicyConfig,
 )
 from .optim import OptimConfig
+from .outside_loop import call_outside_loop
 from .policy import Policy
 from .tiny import make_tiny
 from .update import UpdateConfig
@@ -113,7 +114,7 @@ def _own_tasks(env: Callable[..., AgentInstance], name: str) -> TaskSource:
 def _try_out(parts: EnvParts, kwargs: Mapping[str, Any]) -> None:
     try:
         instance = parts.factory()
-        asyncio.run(_close(instance))
+        call_outside_loop(lambda: asyncio.run(_close(instance)))
     except TurngymError:
         raise
     except Exception as error:
@@ -165,7 +166,8 @@ def make_tiny_once(parts: EnvParts, *, seed: int, out: Path, report: Callable[[s
     if not out.exists():
         temporary = out.with_name(f".part-{out.name}")
         shutil.rmtree(temporary, ignore_errors=True)
-        make_tiny(parts.factory, parts.tasks.split("train"), seed=seed, out=temporary, report=report)
+        train = parts.tasks.split("train")
+        call_outside_loop(lambda: make_tiny(parts.factory, train, seed=seed, out=temporary, report=report))
         temporary.rename(out)
         sync(out.parent)
     return out

@@ -15,16 +15,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.utils.checkpoint import checkpoint
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
-from transformers.models.auto.tokenization_auto import get_tokenizer_config
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..agents.engine import WeightSource
+from ..agents.tokenizer import load_tokenizer
 from ..envs.errors import ConfigError
 from .packing import MicroBatch
 
@@ -178,17 +172,6 @@ class Policy:
                 f"{name} does more to its logits than the output head and the settings {', '.join(_LOGIT_SETTINGS)}; "
                 "its logprobs can't be computed in chunks"
             )
-
-
-def load_tokenizer(path: Path | str) -> PreTrainedTokenizerBase:
-    """Read a folder's tokenizer, as the folder names it.
-
-    Where a folder names no special class, `AutoTokenizer` takes the class of the model's type; that of Qwen2 then puts
-    its own splitting rules in place of those in `tokenizer.json`, and text gets other tokens than in training.
-    """
-    named = get_tokenizer_config(path).get("tokenizer_class")
-    generic = named in ("TokenizersBackend", "PreTrainedTokenizerFast")
-    return (PreTrainedTokenizerFast if generic else AutoTokenizer).from_pretrained(path, trust_remote_code=False)
 
 
 _LOGIT_SETTINGS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {

@@ -79,7 +79,7 @@ class RunProgress:
 
     def note(self, text: str) -> None:
         """Something worth saying."""
-        self.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def updated(self, metrics: Mapping[str, Any]) -> None:
         """An update is done."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from ..agents.chat import Renderer
+from ..agents.executor import ExecutorConfig
 from ..agents.factories import make_checked
 from ..agents.seeds import env_seed
 from ..envs.errors import DataError, TemplateError
@@ -25,10 +26,7 @@ async def check_prompts(
     factory: Callable[[], AgentInstance],
     renderer: Renderer,
     tasks: TaskSource,
-    *,
-    max_length: int,
-    seed: int,
-    step_timeout_s: float,
+    config: ExecutorConfig,
 ) -> None:
     """Reset the environment to every task of a finite source, longest first, and measure what the policy would read.
 
@@ -36,9 +34,7 @@ async def check_prompts(
         factory: makes an instance.
         renderer: turns observations into tokens.
         tasks: a source without end is left alone.
-        max_length: tokens that a context holds, the answer included.
-        seed: the run's.
-        step_timeout_s: seconds that a reset may take.
+        config: how episodes are played: seed, length of the context, seconds that a reset may take.
 
     Raises:
         DataError: a prompt leaves no room for an answer; the message names its file and line, or its task.
@@ -51,24 +47,24 @@ async def check_prompts(
         if time.monotonic() - started > MAX_CHECK_S:
             _LOG.warning("measured the %d longest of %d prompts in %.0f s", number, len(rows), MAX_CHECK_S)
             return
-        num_tokens = await _prompt_tokens(factory, renderer, task, seed, step_timeout_s)
-        if num_tokens is not None and num_tokens >= max_length:
+        num_tokens = await _prompt_tokens(factory, renderer, task, config)
+        if num_tokens is not None and num_tokens >= config.max_length:
             raise DataError(
-                f"{_place(tasks, task)}: the prompt has {num_tokens} tokens and the context holds {max_length}, the "
-                "answer included; shorten it, drop it, or raise --max_len"
+                f"{_place(tasks, task)}: the prompt has {num_tokens} tokens and the context holds {config.max_length}, "
+                "the answer included; shorten it, drop it, or raise --max_len"
             )
 
 
 async def _prompt_tokens(
-    factory: Callable[[], AgentInstance], renderer: Renderer, task: Task, seed: int, step_timeout_s: float
+    factory: Callable[[], AgentInstance], renderer: Renderer, task: Task, config: ExecutorConfig
 ) -> int | None:
     """Tokens of a task's prompt, or None where the environment fails: that is counted when it is played."""
-    task_seed = env_seed(seed, epoch=0, task_id=task.id) if task.seed is None else task.seed
+    seed = env_seed(config.seed, epoch=0, task_id=task.id) if task.seed is None else task.seed
     try:
         env = make_checked(factory)
         try:
-            reset = env.reset(seed=task_seed, options=task.options)
-            observation, _ = await asyncio.wait_for(reset, None if step_timeout_s == float("inf") else step_timeout_s)
+            async with asyncio.timeout(config.step_timeout_s):
+                observation, _ = await env.reset(seed=seed, options=task.options)
         finally:
             await env.close()
     except Exception:  # noqa: BLE001 - the environment's own, whatever it is

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..agents.episode import Ending, Episode
 from ..agents.executor import AgentExecutor, Group
@@ -15,7 +15,14 @@ from .task_order import TaskOrder
 
 
 async def play_update(
-    executor: AgentExecutor, order: TaskOrder, writer: EpisodeWriter, config: RunConfig, *, update: int, max_tries: int
+    executor: AgentExecutor,
+    order: TaskOrder,
+    writer: EpisodeWriter,
+    config: RunConfig,
+    *,
+    update: int,
+    max_tries: int,
+    rewarded: Callable[[Group], Group],
 ) -> tuple[list[Group], int]:
     """Play the slots of an update, and write their episodes. Where every episode failed, play the slots again.
 
@@ -26,6 +33,7 @@ async def play_update(
         config: groups of an update, and episodes of a group.
         update: its number.
         max_tries: how often to play the slots at most.
+        rewarded: changes what a group earned, before it is written.
 
     Returns:
         The groups, and how many tries failed before.
@@ -38,7 +46,7 @@ async def play_update(
     failed: list[Episode] = []
     for num_failed_tries in range(max_tries):
         prefix = f"again{num_failed_tries}-" if num_failed_tries else ""
-        groups = await _play_slots(executor, order, config, update=update, prefix=prefix)
+        groups = [rewarded(g) for g in await _play_slots(executor, order, config, update=update, prefix=prefix)]
         episodes = [episode for group in groups for episode in group.episodes]
         failed += [episode for group in groups for episode in group.failed]
         writer.write([*episodes, *failed], split="train", update=update)

@@ -115,8 +115,8 @@ def make_tiny(
             )
         else:
             report(
-                f"tiny: {model.num_parameters():,} random parameters, as the environment has no demonstrations to warm up "
-                "on; the first rewards may be a long time coming"
+                f"tiny: {model.num_parameters():,} random parameters: the environment has no demonstrations to warm up on, "
+                "so the first rewards may be a long time coming"
             )
     _save(model, tokenizer, out, {"config": asdict(config), **facts})
     return out
@@ -135,8 +135,8 @@ def _random_model(config: TinyConfig, tokenizer: PreTrainedTokenizerFast) -> Lla
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
         tie_word_embeddings=False,
         bos_token_id=None,
-        eos_token_id=tokenizer.convert_tokens_to_ids(END),
-        pad_token_id=tokenizer.convert_tokens_to_ids(PAD),
+        eos_token_id=tokenizer.get_vocab()[END],
+        pad_token_id=tokenizer.get_vocab()[PAD],
     )
     model = LlamaForCausalLM(model_config)
     if not MIN_PARAMETERS <= model.num_parameters() <= MAX_PARAMETERS:

@@ -13,7 +13,6 @@ from torch.nn import functional
 
 from ..agents.chat import Renderer
 from ..envs.errors import ConfigError
-from ..envs.sampling import SamplingParams
 from .demonstrations import Demonstration, Demonstrations
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ class WarmStartConfig:
         num_tidy_steps: steps on demonstrations as they are, first.
         num_spoilt_steps: steps on spoilt ones, last.
         batch_tokens: tokens of one step, about.
-        learning_rate: AdamW's, reached after `num_rising_steps` and falling to a tenth of it.
+        learning_rate: AdamW's, reached after `num_rising_steps`, and falling to a tenth of it over the tidy steps.
         num_rising_steps: steps over which the learning rate rises.
         weight_decay: decoupled decay.
         max_norm: gradients are scaled down to this norm.
@@ -43,14 +42,14 @@ class WarmStartConfig:
     max_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("num_tidy_steps", 0),
-            ("num_spoilt_steps", 0),
-            ("batch_tokens", 1),
-            ("num_rising_steps", 1),
-        ):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name}={getattr(self, name)!r} must be at least {least}")
+        if min(self.num_tidy_steps, self.num_spoilt_steps) < 0:
+            raise ConfigError(
+                f"num_tidy_steps={self.num_tidy_steps!r}, num_spoilt_steps={self.num_spoilt_steps!r} must be at least 0"
+            )
+        if min(self.batch_tokens, self.num_rising_steps) < 1:
+            raise ConfigError(
+                f"batch_tokens={self.batch_tokens!r}, num_rising_steps={self.num_rising_steps!r} must be at least 1"
+            )
 
 
 class Row(NamedTuple):
@@ -81,14 +80,15 @@ def warm_start(
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=config.weight_decay
     )
-    total = config.num_tidy_steps + config.num_spoilt_steps
     losses: list[float] = []
     model.train()
     for episodes, num_steps in ((played.tidy, config.num_tidy_steps), (played.spoilt, config.num_spoilt_steps)):
         rows = [encode(renderer, episode, max_length=max_length) for episode in episodes if episode.actions]
         for _ in range(num_steps):
             for group in optimizer.param_groups:
-                group["lr"] = config.learning_rate * _schedule(len(losses), total, config.num_rising_steps)
+                group["lr"] = config.learning_rate * _schedule(
+                    len(losses), config.num_tidy_steps, config.num_rising_steps
+                )
             loss = _loss(model, _draw(rows, config.batch_tokens, rng))
             optimizer.zero_grad()
             loss.backward()
@@ -109,15 +109,13 @@ def encode(renderer: Renderer, episode: Demonstration, *, max_length: int) -> Ro
     token_ids = conversation.prompt(episode.prompt)
     is_action = [False] * len(token_ids)
     closing = renderer.stop_token_ids[0]
-    sampling = SamplingParams()
     for turn, (action, feedback) in enumerate(zip(episode.actions, episode.feedback, strict=True)):
         said = [*renderer.tokenizer.encode(action, add_special_tokens=False), closing]
         token_ids += said
         is_action += [True] * len(said)
         if turn + 1 == len(episode.actions) or len(token_ids) >= max_length:
             break
-        text = conversation.action_text(said, sampling)
-        read = conversation.continuation(said, text, "stop", feedback).token_ids
+        read = conversation.continuation(said, feedback).token_ids
         token_ids += read
         is_action += [False] * len(read)
     return Row(token_ids[:max_length], is_action[:max_length])
@@ -149,6 +147,6 @@ def _loss(model: LlamaForCausalLM, rows: Sequence[Row]) -> Tensor:
     return functional.cross_entropy(logits_NV, ids_BT[:, 1:][learned_BT])
 
 
-def _schedule(step: int, num_steps: int, num_rising: int) -> float:
-    """Factor of the learning rate: rises linearly, then falls linearly to a tenth."""
-    return min(1.0, (step + 1) / num_rising) * (1 - 0.9 * step / max(1, num_steps))
+def _schedule(step: int, num_tidy: int, num_rising: int) -> float:
+    """Factor of the learning rate: rises linearly, falls linearly to a tenth over the tidy steps, and stays there."""
+    return min(1.0, (step + 1) / num_rising) * max(0.1, 1 - 0.9 * step / max(1, num_tidy))

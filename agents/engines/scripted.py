@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...envs.errors import EngineError
@@ -84,7 +85,8 @@ class ScriptedEngine:
         if self._is_closed:
             raise EngineError(f"request {request.request_id} came after the engine was closed; make a new engine")
         refuse_media(request, "ScriptedEngine")
-        self.requests.append(request)
+        prompt = request.prompt_token_ids[:]  # the caller's list grows
+        self.requests.append(replace(request, prompt_token_ids=prompt))
         action = self._next_action(request)
         await asyncio.sleep(0)  # as with a real engine, others run in the meantime
         if isinstance(action, Generation):

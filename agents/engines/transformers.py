@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoModelForCausalLM, GenerationConfig
 
 from ...envs.errors import ConfigError, EngineError
 from ..engine import GenerateRequest, Generation, WeightSource, refuse_media
+from ..tokenizer import load_tokenizer
 from .batch_worker import BatchWorker
 from .decoding import BatchRun
 from .prefix_store import PrefixStore
@@ -114,7 +115,7 @@ class TransformersEngine:
             model: Any = AutoModelForCausalLM.from_pretrained(
                 path, dtype=dtype, use_safetensors=True, trust_remote_code=trust_remote_code
             )
-            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+            tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
         except (OSError, ValueError, SafetensorError) as error:
             raise ConfigError(f"{str(path)!r} can't be loaded: {error}\n{_NEEDS}") from error
         return cls(model.to(device), tokenizer, copy_model=False, **kwargs)

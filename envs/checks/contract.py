@@ -188,8 +188,8 @@ async def check_ends(context: CheckContext) -> None:
         if not transcript.ended:
             bound = "its max_turns" if context.spec.max_turns else "without a max_turns of its own"
             raise CheckFailed(
-                f"{limit} turns of {policy.name} didn't end the episode ({bound}); give its class or its "
-                "registration a max_turns and make it with turngym.envs.make, or set terminated"
+                f"{limit} turns of {policy.name} didn't end the episode ({bound}); wrap it in TimeLimit(env, "
+                "max_turns), or give its class or registration a max_turns and make it with turngym.envs.make"
             )
 
 

@@ -50,7 +50,7 @@ def nothing_left() -> Iterator[Callable[[], dict[str, Any]]]:
 
 @pytest.fixture
 async def no_tasks_left() -> Any:
-    """At the end of the test no asyncio task may be left """
+    """At the end of the test no asyncio task may be left"""
     yield
     assert asyncio.all_tasks() == {asyncio.current_task()}, "tasks are left"
 
@@ -61,5 +61,5 @@ def _open() -> dict[str, Any]:
     return {
         "children": set(children.read_text().split()) if children.exists() else set(),
         "threads": len(busy),
-        "files": len(os.listdir("/proc/self/fd")),
+        "files": len(list(Path("/proc/self/fd").iterdir())),
     }

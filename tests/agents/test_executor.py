@@ -106,8 +106,12 @@ class Tracking(Recording):
 class Waiting(Recording):
     """Never answers."""
 
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        super().__init__(tokenizer)
+        self.asked: asyncio.Queue[GenerateRequest] = asyncio.Queue()
+
     async def generate(self, request: GenerateRequest) -> Generation:
-        self.events.append(("generate", request.episode_id))
+        self.asked.put_nowait(request)
         try:
             await asyncio.get_running_loop().create_future()
         except asyncio.CancelledError:
@@ -170,7 +174,10 @@ async def test_max_tokens_never_leads_beyond_the_context(
     episode = await play(Endless, engine, byte_renderer, max_length=100, sampling=SamplingParams(max_tokens=30))
     (record,) = episode.records
     assert len(record) <= 100
-    assert [turn.sampling.max_tokens for turn in episode.turns] == [30, 100 - (25 + 30 + 27)]  # prompt, action, feedback
+    assert [turn.sampling.max_tokens for turn in episode.turns] == [
+        30,
+        100 - (25 + 30 + 27),
+    ]  # prompt, action, reply
     assert episode.ending is Ending.MAX_LENGTH
     assert episode.failure is not None
     assert episode.failure.kind == "policy"
@@ -409,8 +416,8 @@ async def test_a_cancelled_group_closes_everything(
     engine = Tracked(byte_tokenizer)
     async with AgentExecutor(Counting, engine, byte_renderer) as executor:
         playing = asyncio.create_task(executor.run_group(TASK, 3))
-        while Counting.opened < 3 or len(engine.events) < 6:
-            await asyncio.sleep(0)
+        for _ in range(3):
+            await engine.asked.get()
         playing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await playing
@@ -444,8 +451,7 @@ async def test_closing_the_executor_cancels_what_is_running(
     engine = Waiting(byte_tokenizer)
     executor = AgentExecutor(Counting, engine, byte_renderer)
     playing = asyncio.create_task(executor.run_episode(TASK))
-    while not engine.events:
-        await asyncio.sleep(0)
+    await engine.asked.get()
     await executor.aclose()
     await executor.aclose()
     with pytest.raises(asyncio.CancelledError):
@@ -475,8 +481,7 @@ async def test_two_calls_may_not_play_the_same_episode_at_once(
     engine = Waiting(byte_tokenizer)
     async with AgentExecutor(Counting, engine, byte_renderer) as executor:
         playing = asyncio.create_task(executor.run_episode(TASK))
-        while not engine.events:
-            await asyncio.sleep(0)
+        await engine.asked.get()
         with pytest.raises(ConfigError, match="episode 0000-00000000-0000-00 is being played"):
             await executor.run_episode(TASK)
         playing.cancel()

@@ -2,14 +2,23 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 from turngym.agents.engine import Generation, VersionSpan
 from turngym.agents.episode import Ending, Episode, EpisodeBuilder, Failure
 from turngym.envs.sampling import SamplingParams
+from turngym.trainer.tiny_tokenizer import build_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,3 +92,25 @@ def tokenizer() -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.WordLevel({"<eos>": 0, "hello": 1, "world": 2}, unk_token="<eos>"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")
+
+
+@pytest.fixture(scope="session")
+def policy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Qwen2 of 30 000 parameters with a chat template, as a transformers folder."""
+    tokenizer = build_tokenizer(["Say yes or no. Again. 0123456789"] * 4, vocab_size=300, max_length=128)
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=304,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        pad_token_id=0,  # the tokenizer's special tokens come first: pad, start, end
+        eos_token_id=2,
+    )
+    folder = tmp_path_factory.mktemp("policy")
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

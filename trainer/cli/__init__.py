@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TurngymError as error:
         return _say(f"turngym {name}", " ".join(str(error).split()), 2 if isinstance(error, _MISTAKES) else 1)
     except KeyboardInterrupt:
-        return _say(f"turngym {name}", "interrupted", INTERRUPTED)
+        hint = "; go on with --resume" if name == "train" else ""
+        return _say(f"turngym {name}", f"interrupted{hint}", INTERRUPTED)
 
 
 def _say(who: str, message: str, code: int) -> int:

@@ -17,7 +17,5 @@ def run(argv: Sequence[str]) -> int:
     from ...envs.checks import check_env
 
     report = check_env(flags["env"], seed=flags["seed"], only=flags["only"] or None)
-    from rich.console import Console
-
-    Console(highlight=False).print(report)
+    print(report)
     return 0 if report.passed else 1

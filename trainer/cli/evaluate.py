@@ -66,11 +66,14 @@ def run(argv: Sequence[str]) -> int:
 
 def _evaluate(config: TrainConfig) -> EvalReport:
     """Play the held-out tasks with the embedded engine."""
+    from transformers.utils.logging import disable_progress_bar
+
     from ...agents.engines.transformers import TransformersEngine
     from ...agents.executor import AgentExecutor
     from .. import parts
     from ..evaluate import evaluate, held_out_tasks
 
+    disable_progress_bar()
     env = parts.env_parts(config.env)
     tasks = held_out_tasks(env.tasks, config.evaluation.eval_tasks)
     parts.check_model(config.policy.pretrain, "--model")

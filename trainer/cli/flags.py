@@ -7,6 +7,7 @@ import json
 import re
 from argparse import SUPPRESS, Action
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 import yaml
@@ -66,7 +67,7 @@ class FlagParser(ArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise `ConfigError` in words that name the flag."""
-        raise ConfigError(_one_line(message)) from ex
+        raise ConfigError(_one_line(message, [action.dest for action in self._actions])) from ex
 
 
 def add_section(parser: FlagParser, section: type, *, leave_out: Iterable[str] = ()) -> None:
@@ -111,8 +112,21 @@ def _rewrite(parser: FlagParser, argv: Sequence[str]) -> list[str]:
         else:
             count = next((i for i, following in enumerate(rest) if following.startswith("--")), len(rest))
             values, rest = rest[:count], rest[count:]
+        if name == "config":
+            _check_file(parser, values)
         rewritten += _spell_out(name, values, getattr(action, "_typehint", None))
     return rewritten
+
+
+def _check_file(parser: FlagParser, values: Sequence[str]) -> None:
+    """Read a file of settings alone, so that its mistakes are told with its name."""
+    for value in values:
+        if not Path(value).is_file():
+            raise ConfigError(f"--config {value}: there is no such file")
+        try:
+            parser.parse_path(value)
+        except ConfigError as error:
+            raise ConfigError(f"{value}: {error}") from error
 
 
 def _resolve(given: str, actions: Mapping[str, Action]) -> str:
@@ -163,7 +177,7 @@ def _pairs(name: str, values: Iterable[str]) -> dict[str, Any]:
 _PREFIX = re.compile(r'Parser key "(?P<key>[\w.]+)":\s*')
 
 
-def _one_line(message: str) -> str:
+def _one_line(message: str, names: Sequence[str]) -> str:
     """The parser's message, which spans lines and speaks of types, as one line that speaks of flags."""
     text = " ".join(message.split())
     text = _PREFIX.sub(lambda match: f"--{match['key']}: ", text)
@@ -172,12 +186,12 @@ def _one_line(message: str) -> str:
         choices = literal[1].replace("'", "")
         text = f"{text[: literal.start()]}choose one of {choices}; got {literal[2]}"
     text = re.sub(r"Expected an? <class '(\w+)'>\. Got value: ", r"expected \1; got ", text)
-    text = re.sub(r"Option '([\w.]+)' is not accepted", _unknown_key, text)
+    text = re.sub(r"Option '([\w.]+)' is not accepted", lambda match: _unknown_key(match[1], names), text)
     return re.sub(r"argument (--\w+): expected one argument", r"\1 needs a value", text)
 
 
-def _unknown_key(match: re.Match[str]) -> str:
-    key = match[1]
+def _unknown_key(key: str, names: Sequence[str]) -> str:
     if key in NOT_YET:
         return f"{key} can't be used yet: {NOT_YET[key]}"
-    return f"there is no setting {key!r}"
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+    return f"there is no setting {key}" + (f"; did you mean {near[0]}?" if near else "; --help shows all")

@@ -23,9 +23,12 @@ def run(argv: Sequence[str]) -> int:
     config = TrainConfig.of(**{name: value for name, value in flags.items() if name in SECTION_OF})
     if not config.env.env:
         raise ConfigError("--env is missing; `turngym envs` lists what there is, or give file.py:Class")
-    from ..loop import Trainer  # torch, and with it seconds, only once the flags are right
+    from transformers.utils.logging import disable_progress_bar  # torch, and with it seconds, once the flags are right
+
+    from ..loop import Trainer
     from ..progress import RunProgress, eval_table
 
+    disable_progress_bar()
     progress = RunProgress()
     trainer = Trainer(config, progress=progress)
     try:

@@ -195,6 +195,37 @@ KINDS: dict[str, Callable[[], Tokenizer]] = {
 }
 
 
+class Player:
+    """Plays a conversation, and keeps the record as an executor does."""
+
+    def __init__(self, renderer, observation):
+        self.renderer = renderer
+        self.conversation = renderer.begin()
+        self.token_ids = self.conversation.prompt(observation)
+        self.forks = 0
+
+    def act(self, text, observation, *, closing=None):
+        """Sample a text, and a closing token unless the action was cut; returns the continuation."""
+        ids = self.renderer.encoder.encode_text(text, self.renderer.encoder.follows(self.token_ids))
+        ids += [] if closing is None else [self.renderer.tokenizer.convert_tokens_to_ids(closing)]
+        continuation = self.conversation.continuation(ids, observation)
+        if continuation.is_fork:
+            self.token_ids, self.forks = list(continuation.token_ids), self.forks + 1
+        else:
+            self.token_ids += ids + continuation.token_ids
+        return continuation
+
+    @property
+    def text(self):
+        return self.renderer.encoder.decode(self.token_ids)
+
+
+@pytest.fixture(scope="session")
+def begin() -> type[Player]:
+    """begin(renderer, observation): a conversation to play."""
+    return Player
+
+
 @pytest.fixture(scope="session")
 def make_tokenizer() -> MakeTokenizer:
     """make_tokenizer(kind, template, eos=...): a transformers tokenizer."""

@@ -145,6 +145,18 @@ def check_record(episode, turns):
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_the_record_holds_what_was_read_and_sampled(make_renderer, renderers, kind, data):
+    play_random_episode(make_renderer, renderers, kind, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [*KINDS, "llama", "normalizing", "swallowing", "words"])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_many_records_hold_what_was_read_and_sampled(make_renderer, renderers, kind, data):
+    play_random_episode(make_renderer, renderers, kind, data)
+
+
+def play_random_episode(make_renderer, renderers, kind, data):
     template = data.draw(st.sampled_from(TEMPLATES), label="template")
     on_rewrite = data.draw(st.sampled_from(["append", "fork"]), label="on_rewrite")
     key = (kind, template, on_rewrite)

@@ -307,7 +307,6 @@ async def test_publishing_waits_for_the_batch_that_runs(engine: TransformersEngi
     running = asyncio.create_task(engine.generate(asked))
     await until(lambda: bool(engine._worker._running))
     await engine.publish(WeightSource(tensors=tiny_model(seed=1).state_dict()), 1)
-    assert running.done() or not running.cancelled()
     generation = await running
     assert generation.versions == (VersionSpan(0, 40),)
     assert generation.logprobs == pytest.approx(reference_logprobs(tiny_model(), asked, generation), abs=2e-5)

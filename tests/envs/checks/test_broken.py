@@ -229,8 +229,8 @@ def test_episode_without_end():
 
     message = failure(ordered(Env), "ends")
     assert message == (
-        "20 turns of an empty action didn't end the episode (without a max_turns of its own); give its class or its "
-        "registration a max_turns and make it with turngym.envs.make, or set terminated"
+        "20 turns of an empty action didn't end the episode (without a max_turns of its own); wrap it in TimeLimit("
+        "env, max_turns), or give its class or registration a max_turns and make it with turngym.envs.make"
     )
 
 
