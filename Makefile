@@ -1,4 +1,5 @@
 # Every target sets up what it needs: a virtual environment in .venv, the package, nothing global.
+export OMP_WAIT_POLICY ?= PASSIVE
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ..agents.episode import Episode, TokenRecord, Turn
-from ..agents.executor import Group
+from ..agents.group import Group
 from ..envs.errors import RecordError
 from ..envs.tasks import Task
 

@@ -21,7 +21,8 @@ from statistics import fmean
 import numpy as np
 
 from ..agents.episode import Episode
-from ..agents.executor import AgentExecutor, Group
+from ..agents.executor import AgentExecutor
+from ..agents.group import Group
 from ..envs.errors import DataError
 from ..envs.sampling import SamplingParams
 from ..envs.tasks import Task, TaskSource

@@ -28,7 +28,8 @@ from typing import Any, Self, TypeVar
 
 from ..agents.engine import Engine
 from ..agents.engines.transformers import TransformersEngine
-from ..agents.executor import AgentExecutor, Group
+from ..agents.executor import AgentExecutor
+from ..agents.group import Group
 from ..envs.errors import ConfigError
 from .checkpoint import Checkpoint
 from .config import TrainConfig

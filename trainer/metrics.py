@@ -15,7 +15,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from ..agents.episode import Episode
-from ..agents.executor import Group
+from ..agents.group import Group
 from .evaluate import is_solved_at_first
 from .samples import Sample
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..agents.chat import Renderer
-from ..agents.executor import ExecutorConfig
+from ..agents.executor_config import ExecutorConfig
 from ..envs.errors import ConfigError, TurngymError
 from ..envs.instance import AgentInstance
 from ..envs.registry import EnvFactory, spec, task_source

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from ..agents.chat import Renderer
-from ..agents.executor import ExecutorConfig
+from ..agents.executor_config import ExecutorConfig
 from ..agents.factories import make_checked
 from ..agents.seeds import env_seed
 from ..envs.errors import DataError, TemplateError

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ..agents.episode import Ending, Episode
-from ..agents.executor import AgentExecutor, Group
+from ..agents.executor import AgentExecutor
+from ..agents.group import Group
 from ..agents.store import EpisodeWriter
 from ..envs.errors import DataError, EngineError, EnvError
 from .config import RunConfig

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..agents.executor import Group
+from ..agents.group import Group
 from .evaluate import EvalReport
 
 

@@ -41,6 +41,8 @@ class TinyConfig:
         max_length: tokens that a context holds.
         vocab_size: most tokens of the tokenizer.
         initializer_range: standard deviation of the random weights; at this width the usual 0.02 learns slower.
+        rope_theta: base of the rotary positions; a small one tells close positions apart, and more than halves the steps
+            that a short context needs.
         num_demonstrations: episodes that are played to learn from, half of them spoilt.
         spoilt: share of the actions that are spoilt in those.
         warm_start: how the warm start optimises.
@@ -53,8 +55,9 @@ class TinyConfig:
     max_length: int = 2048
     vocab_size: int = 512
     initializer_range: float = 0.06
+    rope_theta: float = 100.0
     num_demonstrations: int = 8192
-    spoilt: float = 0.9
+    spoilt: float = 0.85
     warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
 
     def __post_init__(self) -> None:
@@ -115,8 +118,8 @@ def make_tiny(
             )
         else:
             report(
-                f"tiny: {model.num_parameters():,} random parameters: the environment has no demonstrations to warm up on, "
-                "so the first rewards may be a long time coming"
+                f"tiny: {model.num_parameters():,} random parameters and no warm start, as the environment has no "
+                "demonstrations; the first rewards may be a long time coming"
             )
     _save(model, tokenizer, out, {"config": asdict(config), **facts})
     return out
@@ -132,7 +135,7 @@ def _random_model(config: TinyConfig, tokenizer: PreTrainedTokenizerFast) -> Lla
         num_key_value_heads=config.num_heads,
         max_position_embeddings=config.max_length,
         initializer_range=config.initializer_range,
-        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
         tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=tokenizer.get_vocab()[END],

@@ -33,10 +33,10 @@ class WarmStartConfig:
         max_norm: gradients are scaled down to this norm.
     """
 
-    num_tidy_steps: int = 160
-    num_spoilt_steps: int = 60
-    batch_tokens: int = 4096
-    learning_rate: float = 4e-3
+    num_tidy_steps: int = 320
+    num_spoilt_steps: int = 80
+    batch_tokens: int = 2048
+    learning_rate: float = 3e-3
     num_rising_steps: int = 20
     weight_decay: float = 0.01
     max_norm: float = 1.0

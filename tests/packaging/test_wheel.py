@@ -89,22 +89,22 @@ def test_turngym_envs_runs_from_the_wheel(empty_environment: Path, tmp_path: Pat
 
 @pytest.mark.slow
 def test_the_environment_of_the_readme_runs_from_the_wheel(empty_environment: Path, tmp_path: Path):
-    (tmp_path / "count_down.py").write_text(readme_environment())
+    (tmp_path / "count_on.py").write_text(readme_environment())
     play = """
 import asyncio, json, sys
 from turngym.envs import Action, make
 async def play():
-    env = make("count_down.py:CountDown")
-    observation, _ = await env.reset(options={"start": 2})
-    results = [await env.step(Action(text=text)) for text in ("1", "0")]
+    env = make("count_on.py:CountOn")
+    observation, _ = await env.reset(options={"start": 41})
+    results = [await env.step(Action(text=text)) for text in ("42", "43", "no")]
     await env.close()
     return [sys.modules["turngym.envs"].__file__, observation, [r.reward for r in results], results[-1].terminated]
 print(json.dumps(asyncio.run(play())))
 """
     file, observation, rewards, is_over = json.loads(run(empty_environment, "-c", play, cwd=tmp_path))
     assert Path(file).is_relative_to(empty_environment)
-    assert "2" in observation
-    assert rewards == [0.5, 0.5]
+    assert observation == "Count on from 41."
+    assert rewards == [0.2, 0.2, 0.0]
     assert is_over
 
 

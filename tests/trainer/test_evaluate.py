@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
+from turngym.agents import AgentExecutor, ExecutorConfig
 from turngym.agents.chat import Renderer
 from turngym.agents.engines.scripted import ScriptedEngine
-from turngym.agents.executor import AgentExecutor, ExecutorConfig
 from turngym.envs import AgentInstance, ListTaskSource, SamplingParams, StepResult, Task, task_source
 from turngym.envs.errors import DataError
 from turngym.trainer.config import EvalConfig

@@ -280,7 +280,7 @@ def test_shuffled_rewards_keep_every_sum_and_leave_their_episodes(config: TrainC
 
 
 def test_shuffled_rewards_of_episodes_of_different_lengths_keep_their_sums(play, turn):
-    from turngym.agents.executor import Group
+    from turngym.agents import Group
 
     long = play(turn(reward=1.0), turn(reward=2.0, token_rewards=[0.25, 0.25]), turn(reward=4.0), member=0)
     short = play(turn(reward=8.0), member=1)

@@ -4,8 +4,8 @@ import json
 import math
 from pathlib import Path
 
+from turngym.agents import Group
 from turngym.agents.episode import Ending, Failure
-from turngym.agents.executor import Group
 from turngym.envs.tasks import Task
 from turngym.trainer.advantages import AdvantageConfig
 from turngym.trainer.metrics import MetricsFile, rollout_metrics, sample_metrics

@@ -7,6 +7,7 @@ standard error and exit code 2; a run that had to stop, or a check that failed, 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -41,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         return _say("turngym", f"there is no command {name!r}; {_nearest(name)}", 2)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    # Before torch is imported: its threads otherwise spin while they wait, and slow each other on a busy machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         return import_module(f".{COMMANDS[name][0]}", __name__).run(rest)
     except TurngymError as error:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from turngym.agents import AgentExecutor, ExecutorConfig
 from turngym.agents.engine import GenerateRequest, Generation, VersionSpan
-from turngym.agents.executor import AgentExecutor, ExecutorConfig
 from turngym.envs.instance import AgentInstance
 from turngym.envs.tasks import Task
 from turngym.envs.types import StepResult, Verbatim
