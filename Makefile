@@ -1,4 +1,5 @@
 # Every target sets up what it needs: a virtual environment in .venv, the package, nothing global.
+SHELL := /bin/bash -o pipefail
 export OMP_WAIT_POLICY ?= PASSIVE
 PYTHON ?= python3.11
 VENV := .venv
@@ -48,7 +49,9 @@ format: setup
 	$(BIN)/ruff format .
 
 bench: setup
-	for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
+	for script in $(filter-out benchmarks/report.py,$(wildcard benchmarks/*.py)); do \
+		$(BIN)/python $$script | tee /dev/stderr | tail -n 1 >> benchmarks/results.jsonl || exit 1; \
+	done
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -45,7 +45,7 @@ def ratio(pairs: Sequence[tuple[float, float]]) -> Ratio:
 
 
 def report(name: str, figures: Mapping[str, float], at_most: Mapping[str, float], *, num_digits: int = 3) -> None:
-    """Print the benchmark's last line and append it to `results.jsonl`.
+    """Print the benchmark's last line, which `make bench` appends to `results.jsonl`.
 
     Args:
         name: the benchmark's name.

@@ -50,6 +50,7 @@ class RowTaskSource(TaskSource):
         self.label_key = label_key
         self.held_out_share = held_out_share
         self.part: SplitName | None = None
+        self._places: dict[str, str] = {}
         self._tasks = tuple(self._read())
 
     def __len__(self) -> int:
@@ -60,6 +61,10 @@ class RowTaskSource(TaskSource):
         if not 0 <= index < len(self._tasks):
             raise IndexError(f"task {index} of {len(self._tasks)}")
         return self._tasks[index]
+
+    def place(self, task: Task) -> str:
+        """Where a task stands: file and line."""
+        return f"{self.path}, {self._places[task.id]}"
 
     def split(self, name: SplitName) -> RowTaskSource:
         """The rows for training, or those held out."""
@@ -81,18 +86,17 @@ class RowTaskSource(TaskSource):
 
     def _read(self) -> Iterator[Task]:
         unit = "row" if self.path.suffix == ".parquet" else "line"
-        places: dict[str, str] = {}
         for number, row in _rows(self.path):
             place = f"{unit} {number}"
             task = self._task(row, place)
-            if task.id in places:
+            if task.id in self._places:
                 raise DataError(
-                    f"{self.path}, {place}: id {task.id!r} stands in {places[task.id]} already; "
+                    f"{self.path}, {place}: id {task.id!r} stands in {self._places[task.id]} already; "
                     "give each row an id of its own"
                 )
-            places[task.id] = place
+            self._places[task.id] = place
             yield task
-        if not places:
+        if not self._places:
             raise DataError(f"{self.path} is empty; it needs one row or more")
 
     def _task(self, row: Mapping[str, Any], place: str) -> Task:

@@ -81,6 +81,4 @@ def _num_chars(task: Task) -> int:
 
 def _place(tasks: TaskSource, task: Task) -> str:
     """Where a reader finds the task: its file and line where it has one."""
-    if isinstance(tasks, RowTaskSource):
-        return task.id if task.id.startswith(f"{tasks.path.name}, ") else f"{tasks.path}, id {task.id!r}"
-    return f"task {task.id!r}"
+    return tasks.place(task) if isinstance(tasks, RowTaskSource) else f"task {task.id!r}"

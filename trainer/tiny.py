@@ -41,8 +41,7 @@ class TinyConfig:
         max_length: tokens that a context holds.
         vocab_size: most tokens of the tokenizer.
         initializer_range: standard deviation of the random weights; at this width the usual 0.02 learns slower.
-        rope_theta: base of the rotary positions; a small one tells close positions apart, and more than halves the steps
-            that a short context needs.
+        rope_theta: base of the rotary positions; a small one tells close positions apart sooner.
         num_demonstrations: episodes that are played to learn from, half of them spoilt.
         spoilt: share of the actions that are spoilt in those.
         warm_start: how the warm start optimises.
@@ -67,7 +66,7 @@ class TinyConfig:
             raise ConfigError(f"num_demonstrations={self.num_demonstrations!r} must be at least 2")
         if self.hidden_size % (2 * self.num_heads):
             raise ConfigError(
-                f"hidden_size={self.hidden_size!r} must be a multiple of 2 * num_heads={self.num_heads!r}"
+                f"hidden_size={self.hidden_size!r} must be a multiple of 2 * num_heads, {2 * self.num_heads}"
             )
 
 

@@ -9,6 +9,7 @@ It starts with the first comparison and ends with this process.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import selectors
 import subprocess
@@ -60,9 +61,14 @@ class _Judge:
 
     def kill(self) -> None:
         """End the child without waiting for a comparison that is under way."""
-        if self._child is not None:
-            self._child.kill()
-            self._child.wait()
+        child = self._child
+        if child is not None:
+            child.kill()
+            child.wait()
+            for stream in (child.stdin, child.stdout):
+                if stream is not None:
+                    with contextlib.suppress(OSError):  # what was not sent can't be sent any more
+                        stream.close()
 
     def _running(self) -> subprocess.Popen[bytes] | None:
         if self._child is not None and self._child.poll() is not None:

@@ -185,7 +185,7 @@ def test_a_prompt_longer_than_the_context_is_told_with_its_line(
     capsys: pytest.CaptureFixture[str], policy_folder: Path
 ):
     Path("odd.py").write_text(ENV_FILE)
-    rows = [{"prompt": f"{n}" * (200 if n == 3 else 1)} for n in range(1, 9)]
+    rows = [{"prompt": f"{n}" * (200 if n == 3 else 1), "id": f"question {n}"} for n in range(1, 9)]
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     message = mistake(
         capsys, "train", "--env", "odd.py:Odd", "--prompt_data", "rows.jsonl", "--pretrain", str(policy_folder),
