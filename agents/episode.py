@@ -174,15 +174,19 @@ class TokenRecord:
                 f"versions at token {int(wrong.argmax())} disagrees with the action mask: "
                 "0 or more on sampled tokens, -1 elsewhere"
             )
-        wrong = ~mask & (self.token_rewards != 0)
+        if self.token_rewards.any():
+            self._check_token_rewards()
+        if (self.turn_index[1:] < self.turn_index[:-1]).any():
+            raise RecordError("turn_index goes down somewhere; turns stand in order")
+        if self.kept_token_ids is not None and len(self.kept_token_ids) != int(mask.sum()):
+            raise RecordError(f"{len(self.kept_token_ids)} kept sets and {int(mask.sum())} action tokens")
+
+    def _check_token_rewards(self) -> None:
+        wrong = ~self.action_mask & (self.token_rewards != 0)
         if wrong.any():
             raise RecordError(f"token_rewards at token {int(wrong.argmax())} is not zero, and no action token is there")
         if not np.isfinite(self.token_rewards).all():
             raise RecordError("token_rewards holds a value that is not finite")
-        if (np.diff(self.turn_index) < 0).any():
-            raise RecordError("turn_index goes down somewhere; turns stand in order")
-        if self.kept_token_ids is not None and len(self.kept_token_ids) != int(mask.sum()):
-            raise RecordError(f"{len(self.kept_token_ids)} kept sets and {int(mask.sum())} action tokens")
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -190,7 +194,7 @@ class TokenRecord:
     @property
     def num_action_tokens(self) -> int:
         """How many tokens of this record the policy sampled."""
-        return int(self.action_mask.sum())
+        return int(np.count_nonzero(self.action_mask))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +231,7 @@ class Episode:
 
     def __post_init__(self) -> None:
         position = (0, 0)  # record and token where the turn before ended
+        masks = [record.action_mask.tobytes() for record in self.records]  # counting bytes is cheaper than slicing arrays
         for index, turn in enumerate(self.turns):
             if (turn.record, turn.action_start) < position:
                 raise RecordError(
@@ -236,18 +241,17 @@ class Episode:
             position = (turn.record, turn.action_end)
             if not 0 <= turn.record < len(self.records):
                 raise RecordError(f"turn {index} lies in record {turn.record}, and there are {len(self.records)}")
-            record = self.records[turn.record]
-            if not 0 <= turn.observation_start <= turn.action_start <= turn.action_end <= len(record):
+            mask, start, end = masks[turn.record], turn.action_start, turn.action_end
+            if not 0 <= turn.observation_start <= start <= end <= len(mask):
                 raise RecordError(
-                    f"turn {index} spans {turn.observation_start}, {turn.action_start}, {turn.action_end} "
-                    f"in a record of {len(record)} tokens"
+                    f"turn {index} spans {turn.observation_start}, {start}, {end} in a record of {len(mask)} tokens"
                 )
-            if not record.action_mask[turn.action_start : turn.action_end].all():
+            if mask.count(1, start, end) != end - start:
                 raise RecordError(f"turn {index} holds a token off the action mask between its bounds")
             if not math.isfinite(turn.reward):
                 raise RecordError(f"turn {index} has reward {turn.reward!r}; rewards are finite")
         in_turns = sum(turn.num_action_tokens for turn in self.turns)
-        on_mask = sum(record.num_action_tokens for record in self.records)
+        on_mask = sum(mask.count(1) for mask in masks)
         if in_turns != on_mask:
             raise RecordError(f"the turns hold {in_turns} action tokens and the masks {on_mask}; they must agree")
 
@@ -460,10 +464,7 @@ class _RecordLists:
         logprobs = np.full(length, np.nan, dtype=np.float32)
         logprobs[mask] = self.logprobs
         versions = np.full(length, -1, dtype=np.int32)
-        versions[mask] = np.repeat(
-            np.array([version for version, _ in self.versions], dtype=np.int32),
-            [num_tokens for _, num_tokens in self.versions],
-        )
+        versions[mask] = [version for version, num_tokens in self.versions for _ in range(num_tokens)]
         token_rewards = np.zeros(length, dtype=np.float32)
         for start, rewards in self.rewards:
             token_rewards[start : start + len(rewards)] = rewards

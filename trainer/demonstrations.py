@@ -53,7 +53,7 @@ class Demonstrations:
 def play_demonstrations(
     make_env: Callable[[], AgentInstance], tasks: TaskSource, *, num_episodes: int, spoilt: float, seed: int
 ) -> Demonstrations:
-    """Play an environment's demonstrations through the environment: half as they are, half with spoilt actions.
+    """Play an environment's demonstrations through the environment, half of them tidy and half of them spoilt.
 
     After a spoilt action the same action of the demonstration is due again, so that recoveries are shown.
 
@@ -82,7 +82,7 @@ def play_demonstrations(
 
 
 def spoil(action: str, others: Sequence[str], rng: np.random.Generator) -> str:
-    """A likely mistake: the action cut short, another task's action, or, where it holds a number, one that is a bit off.
+    """A likely mistake: the action cut short, another task's action, or, where there is a number, one a bit off.
 
     Each kind is as likely as the others.
 

@@ -146,9 +146,8 @@ def _loss(model: LlamaForCausalLM, rows: Sequence[Row]) -> Tensor:
         ids_BT[index, : len(row.token_ids)] = torch.tensor(row.token_ids)
         action_BT[index, : len(row.is_action)] = torch.tensor(row.is_action)
     hidden_BTH = model.model(input_ids=ids_BT, use_cache=False).last_hidden_state
-    learned_BT = action_BT[:, 1:]
-    logits_NV = model.lm_head(hidden_BTH[:, :-1][learned_BT])
-    return functional.cross_entropy(logits_NV, ids_BT[:, 1:][learned_BT])
+    logits_NV = model.lm_head(hidden_BTH[:, :-1][action_BT[:, 1:]])
+    return functional.cross_entropy(logits_NV, ids_BT[:, 1:][action_BT[:, 1:]])
 
 
 def _optimizers(model: LlamaForCausalLM, config: WarmStartConfig) -> list[tuple[torch.optim.Optimizer, float]]:
