@@ -16,14 +16,14 @@ setup: $(INSTALLED)
 
 $(DEPENDENCIES): setup.cfg pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --upgrade pip "setuptools>=80" wheel
+	$(BIN)/python -m pip install -q -c constraints.txt --upgrade pip "setuptools>=80" wheel
 	$(BIN)/python -m pip install -q -c constraints.txt torch
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[test,dev]" --config-settings editable_mode=strict
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q -c constraints.txt -e ".[test,dev]" --config-settings editable_mode=strict
 	touch $@
 
 $(INSTALLED): $(DEPENDENCIES)
 	rm -f $(VENV)/.installed-*
-	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e . --config-settings editable_mode=strict
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q --no-deps --no-build-isolation -e . --config-settings editable_mode=strict
 	touch $@
 
 demo: setup

@@ -2,10 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
+from .builder import EpisodeBuilder
 from .chat import Continuation, Conversation, Renderer
 from .engine import Engine, GenerateRequest, Generation, TracksEpisodes, VersionSpan, WeightSource
 from .engines.scripted import ScriptedEngine
-from .episode import Ending, Episode, EpisodeBuilder, Failure, TokenRecord, Turn
+from .episode import Ending, Episode, Failure, TokenRecord, Turn
 from .executor import AgentExecutor
 from .executor_config import ExecutorConfig
 from .group import Group

@@ -14,10 +14,11 @@ from rich.table import Table
 from ..envs.errors import TemplateError
 from ..envs.sampling import SamplingParams
 from ..envs.types import Message, Observation
+from .builder import EpisodeBuilder
 from .chat import Conversation, OnRewrite, Renderer
 from .chat_template import ChatTemplate
 from .engine import Generation, VersionSpan
-from .episode import Ending, EpisodeBuilder
+from .episode import Ending
 from .text_encoding import Follows
 from .tokenizer import load_tokenizer
 

@@ -20,9 +20,10 @@ from ..envs.instance import AgentInstance
 from ..envs.sampling import SamplingParams
 from ..envs.tasks import Task
 from ..envs.types import Action, Observation, StepResult, Verbatim
+from .builder import EpisodeBuilder
 from .calls import Calls, EpisodeOver
 from .engine import Engine, GenerateRequest, Generation
-from .episode import Ending, Episode, EpisodeBuilder, Failure
+from .episode import Ending, Episode, Failure
 from .failures import MAX_REWARD, fault_reward
 from .seeds import RequestSeeds, env_seed, task_key
 

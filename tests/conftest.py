@@ -2,7 +2,6 @@
 
 import hypothesis
 import pytest
-
 from turngym.envs import registry
 
 hypothesis.settings.register_profile("turngym", deadline=None)  # machines are shared: time says nothing of a rule

@@ -55,7 +55,7 @@ class TinyConfig:
     vocab_size: int = 512
     initializer_range: float = 0.06
     rope_theta: float = 100.0
-    num_demonstrations: int = 8192
+    num_demonstrations: int = 24_000
     spoilt: float = 0.85
     warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
 

@@ -38,7 +38,7 @@ class WarmStartConfig:
         max_norm: gradients are scaled down to this norm.
     """
 
-    num_tidy_steps: int = 240
+    num_tidy_steps: int = 300
     num_spoilt_steps: int = 60
     batch_tokens: int = 2048
     matrix_learning_rate: float = 0.02

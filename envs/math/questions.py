@@ -1,8 +1,8 @@
 """Every question of Math-v0, by level.
 
     level  questions                                                   for example
-    1      two digits plus or minus one; one-step equations of them    12 + 7 = ?         x + 7 = 19, x = ?
-    2      two digits plus or minus two; products; their equations     38 * 7 = ?         7 * x = 84, x = ?
+    1      two digits plus or minus two; one-step equations of them    38 + 17 = ?        x + 17 = 55, x = ?
+    2      products; two digits, three terms; one-step equations       38 * 7 = ?         7 * x = 84, x = ?
     3      parentheses; a product and a term; two-step equations       3 * (12 + 5) = ?   3 * x + 4 = 40, x = ?
     4      fractions; x on both sides; fractions as solutions          1/2 + 2/3 = ?      5 * x - 3 = 2 * x + 4, x = ?
 
@@ -29,11 +29,6 @@ class Question(NamedTuple):
     sides: tuple[Side, Side] | None = None
 
 
-def _sum(a: int, b: int) -> Iterator[Question]:
-    yield Question(f"{a} + {b} = ?", str(a + b))
-    yield Question(f"{a} - {b} = ?", str(a - b))
-
-
 def _equation(left: Side, right: Side) -> Question:
     (a, b), (c, d) = left, right
     return Question(f"{_side(left)} = {_side(right)}, x = ?", str(Fraction(d - b, a - c)), (left, right))
@@ -49,19 +44,22 @@ def _side(side: Side) -> str:
 
 def _level_1() -> Iterator[Question]:
     for a in range(10, 100):
-        for b in range(1, 10):
-            yield from _sum(a, b)
+        for b in range(10, 100):
+            yield Question(f"{a} + {b} = ?", str(a + b))
             yield _equation((1, b), (0, a + b))
-            yield _equation((1, -b), (0, a - b))
+            if a >= b:
+                yield Question(f"{a} - {b} = ?", str(a - b))
+                yield _equation((1, -b), (0, a - b))
 
 
 def _level_2() -> Iterator[Question]:
     for a in range(10, 100):
-        for b in range(10, 100):
-            yield from _sum(a, b)
         for b in range(2, 10):
             yield Question(f"{a} * {b} = ?", str(a * b))
             yield _equation((b, 0), (0, a * b))
+        for b in range(12, 100, 11):
+            for c in range(15, 100, 13):
+                yield Question(f"{a} + {b} - {c} = ?", str(a + b - c))
 
 
 def _level_3() -> Iterator[Question]:

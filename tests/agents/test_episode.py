@@ -3,8 +3,8 @@ import pickle
 
 import numpy as np
 import pytest
+from turngym.agents import Ending, Episode, EpisodeBuilder, Failure, TokenRecord
 from turngym.agents.engine import Generation, VersionSpan
-from turngym.agents.episode import Ending, Episode, EpisodeBuilder, Failure, TokenRecord
 from turngym.envs.errors import RecordError
 from turngym.envs.sampling import SamplingParams
 

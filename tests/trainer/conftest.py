@@ -15,8 +15,8 @@ from transformers import (
     Qwen2Config,
     Qwen2ForCausalLM,
 )
+from turngym.agents import Ending, Episode, EpisodeBuilder, Failure
 from turngym.agents.engine import Generation, VersionSpan
-from turngym.agents.episode import Ending, Episode, EpisodeBuilder, Failure
 from turngym.envs.sampling import SamplingParams
 from turngym.trainer.tiny_tokenizer import build_tokenizer
 

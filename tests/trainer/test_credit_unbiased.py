@@ -16,8 +16,8 @@ from itertools import combinations_with_replacement
 import numpy as np
 import pytest
 import torch
+from turngym.agents import Ending, Episode, EpisodeBuilder
 from turngym.agents.engine import Generation, VersionSpan
-from turngym.agents.episode import Ending, Episode, EpisodeBuilder
 from turngym.envs.sampling import SamplingParams
 from turngym.trainer.advantages import group_advantages, whiten
 

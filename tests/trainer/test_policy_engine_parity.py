@@ -5,9 +5,9 @@ import asyncio
 import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
+from turngym.agents import Ending, Episode, EpisodeBuilder
 from turngym.agents.engine import GenerateRequest
 from turngym.agents.engines.transformers import TransformersEngine
-from turngym.agents.episode import Ending, Episode, EpisodeBuilder
 from turngym.envs.sampling import SamplingParams
 from turngym.trainer.advantages import AdvantageConfig
 from turngym.trainer.optim import OptimConfig
