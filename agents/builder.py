@@ -163,20 +163,22 @@ class EpisodeBuilder:
 class _RecordLists:
     """The growing lists behind one token record; per-token values are kept per run of tokens until `freeze`."""
 
-    __slots__ = ("kept", "logprobs", "rewards", "spans", "token_ids", "versions")
+    __slots__ = ("kept", "logprobs", "mask", "rewards", "spans", "token_ids", "versions")
 
     def __init__(self) -> None:
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
         self.versions: list[tuple[int, int]] = []
-        self.spans: list[tuple[int, int, bool]] = []  # (number of tokens, turn, sampled?)
+        self.mask = bytearray()  # 1 where a token was sampled
+        self.spans: list[tuple[int, int]] = []  # (turn, number of tokens)
         self.rewards: list[tuple[int, Sequence[float]]] = []
         self.kept: list[tuple[int, tuple[tuple[int, ...], ...]]] = []  # (number of action tokens before, their sets)
 
     def observe(self, token_ids: Sequence[int], *, turn: int) -> None:
         if len(token_ids):
             self.token_ids.extend(token_ids)
-            self.spans.append((len(token_ids), turn, False))
+            self.mask += bytes(len(token_ids))
+            self.spans.append((turn, len(token_ids)))
 
     def act(self, generation: Generation, *, turn: int) -> None:
         if not generation.token_ids:
@@ -186,19 +188,21 @@ class _RecordLists:
         self.token_ids.extend(generation.token_ids)
         self.logprobs.extend(generation.logprobs)
         self.versions.extend(generation.versions)
-        self.spans.append((len(generation.token_ids), turn, True))
+        self.mask += b"\1" * len(generation.token_ids)
+        self.spans.append((turn, len(generation.token_ids)))
 
     def reward_tokens(self, start: int, token_rewards: Sequence[float]) -> None:
         self.rewards.append((start, token_rewards))
 
     def freeze(self) -> TokenRecord:
         length = len(self.token_ids)
-        counts = [count for count, _, _ in self.spans]
-        mask = np.repeat(np.array([sampled for _, _, sampled in self.spans], dtype=np.bool_), counts)
+        mask = np.frombuffer(bytes(self.mask), dtype=np.bool_)
+        turns = np.array(self.spans, dtype=np.int32).reshape(-1, 2)
         logprobs = np.full(length, np.nan, dtype=np.float32)
         logprobs[mask] = self.logprobs
         versions = np.full(length, -1, dtype=np.int32)
-        versions[mask] = [version for version, num_tokens in self.versions for _ in range(num_tokens)]
+        spans = np.array(self.versions, dtype=np.int32).reshape(-1, 2)
+        versions[mask] = np.repeat(spans[:, 0], spans[:, 1])
         token_rewards = np.zeros(length, dtype=np.float32)
         for start, rewards in self.rewards:
             token_rewards[start : start + len(rewards)] = rewards
@@ -208,7 +212,7 @@ class _RecordLists:
             "sampled_logprobs": logprobs,
             "versions": versions,
             "token_rewards": token_rewards,
-            "turn_index": np.repeat(np.array([turn for _, turn, _ in self.spans], dtype=np.int32), counts),
+            "turn_index": np.repeat(turns[:, 0], turns[:, 1]),
         }
         for array in arrays.values():
             array.setflags(write=False)
