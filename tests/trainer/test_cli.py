@@ -303,3 +303,13 @@ def test_the_package_is_imported_without_torch_and_lists_what_it_gives():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    program = "import sys; from turngym.trainer.cli import main; sys.exit(main(['envs']))"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.close()
+        assert child.wait(60) == 141
+        assert child.stderr.read() == b""

@@ -27,6 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 _MISTAKES = (ConfigError, DataError, UnknownEnvError, TemplateError)
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells use it."""
+BROKEN_PIPE = 141
+"""Exit code where the output can't be written any more, as shells use it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,9 +47,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Before torch is imported: its threads otherwise spin while they wait, and slow each other on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        return import_module(f".{COMMANDS[name][0]}", __name__).run(rest)
+        code = import_module(f".{COMMANDS[name][0]}", __name__).run(rest)
+        sys.stdout.flush()
+        return code
     except TurngymError as error:
         return _say(f"turngym {name}", " ".join(str(error).split()), 2 if isinstance(error, _MISTAKES) else 1)
+    except BrokenPipeError:  # whoever read the output has gone, as in `turngym envs | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
     except KeyboardInterrupt:
         hint = "; go on with --resume" if name == "train" else ""
         return _say(f"turngym {name}", f"interrupted{hint}", INTERRUPTED)
