@@ -44,22 +44,35 @@ def ratio(pairs: Sequence[tuple[float, float]]) -> Ratio:
     return Ratio(statistics.median(ratios), ratios[below], ratios[-1 - below])
 
 
-def report(name: str, figures: Mapping[str, float], at_most: Mapping[str, float], *, num_digits: int = 3) -> None:
+def report(
+    name: str,
+    figures: Mapping[str, float],
+    at_most: Mapping[str, float],
+    *,
+    at_least: Mapping[str, float] | None = None,
+    num_digits: int = 3,
+) -> None:
     """Print the benchmark's last line, which `make bench` appends to `results.jsonl`.
 
     Args:
         name: the benchmark's name.
         figures: what was measured.
-        at_most: for each figure what it must not exceed.
+        at_most: what figures must not exceed.
+        at_least: what the other figures must reach.
         num_digits: digits after the point.
     """
-    assert figures.keys() == at_most.keys(), "each figure has a target and each target a figure"
+    at_least = at_least or {}
+    targets = {**at_most, **at_least}
+    assert figures.keys() == targets.keys(), "each figure has a target and each target a figure"
+    is_met = all(figures[key] <= at_most[key] for key in at_most) and all(
+        figures[key] >= at_least[key] for key in at_least
+    )
     line = json.dumps(
         {
             "name": name,
             "figures": {key: round(value, num_digits) for key, value in figures.items()},
-            "targets": dict(at_most),
-            "met": all(figures[key] <= at_most[key] for key in figures),
+            "targets": {key: targets[key] for key in figures},
+            "met": is_met,
             "machine": f"{_cpu()}, {os.cpu_count()} cores, Python {platform.python_version()}",
             "commit": _commit(),
         }

@@ -18,7 +18,7 @@ Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 
 DEFAULT_LEARNING_RATE = 1e-6
 """For a model that was trained before."""
-TINY_LEARNING_RATE = 1e-3
+TINY_LEARNING_RATE = 1.2e-4
 """For `tiny`."""
 
 
@@ -175,7 +175,7 @@ class RunConfig:
 
     out: str = "runs/train"
     num_updates: int = 100
-    rollout_batch_size: int = 16
+    rollout_batch_size: int = 32
     n_samples_per_prompt: int = 8
     seed: int = 0
     resume: bool = False
@@ -205,7 +205,7 @@ class EvalConfig:
     eval_tasks: int = 200
     eval_n_samples_per_prompt: int = 1
     eval_temperature: float = 1.0
-    eval_greedy: bool = False
+    eval_greedy: bool = True
 
     def __post_init__(self) -> None:
         _check(self, eval_steps=-1, eval_tasks=1, eval_n_samples_per_prompt=1, eval_temperature=0)

@@ -16,6 +16,8 @@ from ..envs.types import Action, Observation, Verbatim, as_step_result
 
 MAX_TURNS = 64
 EPISODE_TIMEOUT_S = 60.0
+RECOVERED_RATE = 0.5
+"""The share of actions that are mistakes where they are shown to be recovered from."""
 SLIPS = (-10, -2, -1, 1, 2, 10)
 """By how much a spoilt number is off."""
 
@@ -28,21 +30,35 @@ class Demonstration:
         task_id: the task's id.
         prompt: the first observation.
         actions: what was said, in order.
+        is_mistake: which of the actions are spoilt.
         feedback: what came back, one for each action.
     """
 
     task_id: str
     prompt: Observation
     actions: tuple[str, ...]
+    is_mistake: tuple[bool, ...]
     feedback: tuple[Observation, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demonstrations:
-    """The episodes to learn from, played without and with spoilt actions."""
+    """The episodes to learn from, a third of each kind.
+
+    Attributes:
+        tidy: without a mistake.
+        recovered: with mistakes in between, which are shown, and not to be imitated.
+        spoilt: with many mistakes, to be imitated.
+    """
 
     tidy: tuple[Demonstration, ...]
+    recovered: tuple[Demonstration, ...]
     spoilt: tuple[Demonstration, ...]
+
+    @property
+    def episodes(self) -> tuple[Demonstration, ...]:
+        """All of them."""
+        return self.tidy + self.recovered + self.spoilt
 
     @property
     def has_demonstrations(self) -> bool:
@@ -53,19 +69,19 @@ class Demonstrations:
 def play_demonstrations(
     make_env: Callable[[], AgentInstance], tasks: TaskSource, *, num_episodes: int, spoilt: float, seed: int
 ) -> Demonstrations:
-    """Play an environment's demonstrations through the environment, half of them tidy and half of them spoilt.
+    """Play an environment's demonstrations through the environment.
 
-    After a spoilt action the same action of the demonstration is due again, so that recoveries are shown.
+    After a mistake the same action of the demonstration is due again, so that recoveries are shown.
 
     Args:
         make_env: makes an instance.
         tasks: the tasks, taken in their order, again from the first when there are no more.
         num_episodes: how many episodes to play.
-        spoilt: the share of actions that are spoilt in the second half.
+        spoilt: the share of actions that are mistakes in the spoilt third.
         seed: decides the demonstrations, and what is spoilt.
     """
     rng = np.random.default_rng(np.random.SeedSequence(seed))
-    count = num_episodes // 2
+    count = num_episodes // 3
     chosen = [_task(tasks, index) for index in range(count)]
 
     async def play() -> Demonstrations:
@@ -73,10 +89,12 @@ def play_demonstrations(
         try:
             tidy = [await _play(env, task, rng, 0.0, ()) for task in chosen]
             others = [action for episode in tidy for action in episode.actions]
-            mixed = [await _play(env, task, rng, spoilt, others) for task in chosen] if others else []
+            known = chosen if others else []
+            recovered = [await _play(env, task, rng, RECOVERED_RATE, others) for task in known]
+            mixed = [await _play(env, task, rng, spoilt, others) for task in known]
         finally:
             await env.close()
-        return Demonstrations(tidy=tuple(tidy), spoilt=tuple(mixed))
+        return Demonstrations(tidy=tuple(tidy), recovered=tuple(recovered), spoilt=tuple(mixed))
 
     return asyncio.run(play())
 
@@ -108,7 +126,7 @@ def spoil(action: str, others: Sequence[str], rng: np.random.Generator) -> str:
 
 def texts(played: Demonstrations) -> Iterator[str]:
     """Everything that is said in the demonstrations, by either side."""
-    for episode in (*played.tidy, *played.spoilt):
+    for episode in played.episodes:
         yield from _text(episode.prompt)
         yield from episode.actions
         for observation in episode.feedback:
@@ -124,9 +142,11 @@ async def _play(
         prompt, _ = await env.reset(seed=env_seed, options=dict(task.options))
         due = list(env.demonstrations(task, rng) or ())
         actions: list[str] = []
+        is_mistake: list[bool] = []
         feedback: list[Observation] = []
         while due and len(actions) < MAX_TURNS:
             action = spoil(due[0], others, rng) if rng.random() < rate else due[0]
+            is_mistake.append(action != due[0])
             if action == due[0]:
                 due.pop(0)
             result = as_step_result(await env.step(Action(text=action)), type(env.unwrapped).__name__)
@@ -134,7 +154,13 @@ async def _play(
             feedback.append(result.observation)
             if result.terminated or result.truncated:
                 break
-    return Demonstration(task_id=task.id, prompt=prompt, actions=tuple(actions), feedback=tuple(feedback))
+    return Demonstration(
+        task_id=task.id,
+        prompt=prompt,
+        actions=tuple(actions),
+        is_mistake=tuple(is_mistake),
+        feedback=tuple(feedback),
+    )
 
 
 def _task(tasks: TaskSource, index: int) -> Task:

@@ -42,7 +42,7 @@ class TinyConfig:
         vocab_size: most tokens of the tokenizer.
         initializer_range: standard deviation of the random weights; at this width the usual 0.02 learns slower.
         rope_theta: base of the rotary positions; a small one tells close positions apart sooner.
-        num_demonstrations: episodes that are played to learn from, half of them spoilt.
+        num_demonstrations: episodes that are played to learn from, a third of them spoilt.
         spoilt: share of the actions that are spoilt in those.
         warm_start: how the warm start optimises.
     """
@@ -55,15 +55,15 @@ class TinyConfig:
     vocab_size: int = 512
     initializer_range: float = 0.06
     rope_theta: float = 100.0
-    num_demonstrations: int = 24_000
+    num_demonstrations: int = 30_000
     spoilt: float = 0.85
     warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
 
     def __post_init__(self) -> None:
         if not 0 <= self.spoilt <= 1:
             raise ConfigError(f"spoilt={self.spoilt!r} must lie in [0, 1]")
-        if self.num_demonstrations < 2:
-            raise ConfigError(f"num_demonstrations={self.num_demonstrations!r} must be at least 2")
+        if self.num_demonstrations < 3:
+            raise ConfigError(f"num_demonstrations={self.num_demonstrations!r} must be at least 3")
         if self.hidden_size % (2 * self.num_heads):
             raise ConfigError(
                 f"hidden_size={self.hidden_size!r} must be a multiple of 2 * num_heads, {2 * self.num_heads}"
@@ -113,7 +113,7 @@ def make_tiny(
             facts |= warm_start(model, tokenizer, played, config=config.warm_start, seed=seed)
             report(
                 f"tiny: {model.num_parameters():,} parameters, warmed up on {facts['episodes']:,} demonstrations of "
-                f"{facts['tasks']:,} tasks, {config.spoilt:.0%} of the actions spoilt in half of them"
+                f"{facts['tasks']:,} tasks, {config.spoilt:.0%} of the actions spoilt in a third of them"
             )
         else:
             report(
