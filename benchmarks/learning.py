@@ -1,12 +1,13 @@
 """Learning from nothing: `turngym train --pretrain tiny`, five seeds and a control on Math-v0, and GuessNumber-v0.
 
 The figures are the worst over the seeds, so that a target holds for each seed; the control's is the mean, as it has no
-effect to show. Held-out tasks only, 400 of them. `--quick` takes one seed and few updates, and its figures are no result.
+effect to show. Held-out tasks only, 400 of them. `--quick` takes one seed and two updates: its figures are no result.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -18,13 +19,13 @@ from statistics import fmean
 from typing import Any
 
 from report import report
-
 from turngym.agents import read_episodes
 from turngym.envs.math.guess_number import bisection_turns
-from turngym.trainer.metrics import read_metrics
 
 EVAL_TASKS = 400
-NUM_UPDATES = {"Math-v0": 80, "GuessNumber-v0": 80}
+NUM_UPDATES = {"Math-v0": 100, "GuessNumber-v0": 40}
+FLAGS = {"GuessNumber-v0": ("--gamma", "0", "--learning_rate", "2e-4")}
+"""Guessing: what a guess removes at once says how good it was; the return adds the luck of the guesses after it."""
 
 
 def main() -> None:
@@ -38,7 +39,7 @@ def main() -> None:
         out = arguments.out or Path(temporary)
         runs = [("Math-v0", seed, ()) for seed in range(num_seeds)]
         runs += [("Math-v0", seed, ("--shuffle_rewards", "true")) for seed in range(1 if arguments.quick else 2)]
-        runs += [("GuessNumber-v0", seed, ()) for seed in range(1 if arguments.quick else 2)]
+        runs += [("GuessNumber-v0", seed, ()) for seed in range(num_seeds)]
         with ThreadPoolExecutor(arguments.jobs) as pool:
             results = list(pool.map(lambda run: train(*run, out=out, quick=arguments.quick), runs))
     learned, controls, guesses = (
@@ -54,6 +55,7 @@ def train(env: str, seed: int, flags: Sequence[str], *, out: Path, quick: bool) 
     num_updates = 2 if quick else NUM_UPDATES[env]
     command = ["train", "--env", env, "--pretrain", "tiny", "--num_updates", str(num_updates), "--seed", str(seed)]
     command += ["--eval_tasks", "50" if quick else str(EVAL_TASKS), "--save_steps", str(num_updates)]
+    command += FLAGS.get(env, ())
     program = "import sys; from turngym.trainer.cli import main; sys.exit(main())"
     done = subprocess.run(
         [sys.executable, "-c", program, *command, *flags, "--out", str(folder)],
@@ -61,7 +63,7 @@ def train(env: str, seed: int, flags: Sequence[str], *, out: Path, quick: bool) 
     )  # fmt: skip
     if done.returncode:
         raise SystemExit(f"turngym {' '.join(command)} failed:\n{done.stderr}")
-    rows = read_metrics(folder / "metrics.jsonl")
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     evaluations = [row for row in rows if row["kind"] == "eval"]
     result = {"env": env, "seed": seed, "control": bool(flags), "before": evaluations[0], "after": evaluations[-1]}
     if env == "GuessNumber-v0":

@@ -37,7 +37,7 @@ NUM_SHOWN = 3
 def main() -> int:
     """Run the demo; returns the exit code."""
     parser = argparse.ArgumentParser(description="Train a tiny policy on Math-v0 and show what it learned.")
-    parser.add_argument("--num_updates", type=int, default=80)
+    parser.add_argument("--num_updates", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="an empty folder for the run; the first free runs/math by default")
     arguments = parser.parse_args()

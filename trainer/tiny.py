@@ -56,7 +56,7 @@ class TinyConfig:
     initializer_range: float = 0.06
     rope_theta: float = 100.0
     num_demonstrations: int = 30_000
-    spoilt: float = 0.85
+    spoilt: float = 0.9
     warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
 
     def __post_init__(self) -> None:

@@ -48,8 +48,8 @@ class WarmStartConfig:
 
     max_tidy_steps: int = 500
     tidy_loss: float = 0.25
-    num_recovery_steps: int = 120
-    num_spoilt_steps: int = 60
+    num_recovery_steps: int = 160
+    num_spoilt_steps: int = 80
     batch_tokens: int = 2048
     matrix_learning_rate: float = 0.02
     learning_rate: float = 3e-3
