@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 from turngym.agents import AgentExecutor, ExecutorConfig, Renderer, ScriptedEngine
 from turngym.envs import AgentInstance, ConfigError, EnvFactory, ListTaskSource, StepResult, Task, task_source
 from turngym.trainer import TinyConfig, make_tiny
@@ -16,7 +16,8 @@ from turngym.trainer.tiny_tokenizer import build_tokenizer
 from turngym.trainer.warm_start import WarmStartConfig, encode, warm_start
 
 QUICK = TinyConfig(
-    num_demonstrations=32, warm_start=WarmStartConfig(num_tidy_steps=3, num_spoilt_steps=2, batch_tokens=256)
+    num_demonstrations=30,
+    warm_start=WarmStartConfig(max_tidy_steps=2, num_recovery_steps=2, num_spoilt_steps=2, batch_tokens=256),
 )
 MATH = EnvFactory(id="Math-v0")
 
@@ -34,7 +35,7 @@ class CountDown(AgentInstance):
         return StepResult(observation="Next?", reward=float(is_right), terminated=self.left == 0 or not is_right)
 
     @classmethod
-    def demonstrations(cls, task, rng):
+    def demonstrations(cls, task, rng) -> list[str] | None:
         return [str(n) for n in reversed(range(task.options["start"]))]
 
 
@@ -82,8 +83,8 @@ def test_the_same_seed_gives_the_same_files_bit_for_bit_in_another_process(folde
         "import sys, torch; from turngym.envs import task_source; from turngym.trainer import TinyConfig, make_tiny\n"
         "from turngym.trainer.warm_start import WarmStartConfig\n"
         f"torch.set_num_threads({torch.get_num_threads()})\n"
-        "warm = WarmStartConfig(num_tidy_steps=3, num_spoilt_steps=2, batch_tokens=256)\n"
-        "config = TinyConfig(num_demonstrations=32, warm_start=warm)\n"
+        "warm = WarmStartConfig(max_tidy_steps=2, num_recovery_steps=2, num_spoilt_steps=2, batch_tokens=256)\n"
+        "config = TinyConfig(num_demonstrations=30, warm_start=warm)\n"
         "make_tiny('Math-v0', task_source('Math-v0').split('train'), seed=3, out=sys.argv[1], config=config)"
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
@@ -108,7 +109,8 @@ def test_the_report_says_what_was_spoilt(tmp_path: Path):
     lines: list[str] = []
     make_tiny(CountDown, CountDown.tasks.split("train"), seed=0, out=tmp_path, config=QUICK, report=lines.append)
     assert len(lines) == 1
-    assert "warmed up on 32 demonstrations of 4 tasks, 85% of the actions spoilt in half of them" in lines[0]
+    said = f"warmed up on 30 demonstrations of 4 tasks, {QUICK.spoilt:.0%} of the actions spoilt in a third of them"
+    assert said in lines[0]
 
 
 def test_without_demonstrations_the_weights_are_random_and_it_says_so(tmp_path: Path):
@@ -128,7 +130,7 @@ def test_too_large_a_policy_is_refused(tmp_path: Path):
     ("settings", "message"),
     [
         ({"spoilt": 1.5}, r"spoilt=1\.5 must lie in \[0, 1\]"),
-        ({"num_demonstrations": 1}, "num_demonstrations=1 must be at least 2"),
+        ({"num_demonstrations": 2}, "num_demonstrations=2 must be at least 3"),
         ({"hidden_size": 130}, r"hidden_size=130 must be a multiple of 2 \* num_heads, 8"),
     ],
 )
@@ -155,8 +157,8 @@ def test_a_phrase_that_is_often_said_is_one_token(tokenizer: PreTrainedTokenizer
 def test_held_out_questions_are_in_no_demonstration():
     held_out = task_source("Math-v0").split("held_out")
     known = {held_out.task(index).options["prompt"] for index in range(2000)}
-    played = play_math(num_episodes=2000)
-    assert not known & {episode.prompt for episode in (*played.tidy, *played.spoilt)}
+    played = play_math(num_episodes=3000)
+    assert not known & {str(episode.prompt) for episode in played.episodes}
 
 
 def test_tidy_demonstrations_solve_their_task_at_once():
@@ -165,14 +167,17 @@ def test_tidy_demonstrations_solve_their_task_at_once():
 
 
 def test_actions_are_spoilt_at_the_stated_rate_and_recoveries_are_shown():
-    episodes = play_math(num_episodes=2000, spoilt=0.5).spoilt
-    first = [episode.feedback[0] != "Correct." for episode in episodes]
-    assert np.mean(first) == pytest.approx(0.5, abs=0.05)  # 1000 draws: three standard deviations
-    recovered = [episode for episode in episodes if len(episode.actions) > 1 and episode.feedback[-1] == "Correct."]
-    assert len(recovered) > 200
+    played = play_math(num_episodes=3000, spoilt=0.85)
+    for episodes, rate in ((played.recovered, 0.5), (played.spoilt, 0.85)):
+        wrong = [episode.feedback[0] != "Correct." for episode in episodes]
+        assert np.mean(wrong) == pytest.approx(rate, abs=0.05)  # 1000 draws: at least three standard deviations
+        assert wrong == [episode.is_mistake[0] for episode in episodes]
+    recoveries = [episode for episode in played.recovered if len(episode.actions) > 1 and not episode.is_mistake[-1]]
+    assert len(recoveries) > 200
+    assert all(episode.feedback[-1] == "Correct." for episode in recoveries)
 
 
-def test_without_spoiling_both_halves_are_the_same():
+def test_nothing_is_spoilt_at_a_rate_of_zero():
     played = play_math(spoilt=0.0)
     assert [episode.actions for episode in played.spoilt] == [episode.actions for episode in played.tidy]
 
@@ -195,24 +200,44 @@ async def test_demonstrations_lie_as_the_executor_lays_out_episodes(tokenizer: P
         task_id=task.id,
         prompt=task.options["prompt"],
         actions=tuple(turn.action_text for turn in episode.turns),
+        is_mistake=(True, False),
         feedback=tuple(turn.feedback for turn in episode.turns),
     )
-    row = encode(renderer, played, max_length=512)
+    record = episode.records[0]
+    row = encode(renderer, played, max_length=512, learn_mistakes=True)
     assert played.actions == (wrong, label)
-    assert row.token_ids == episode.records[0].token_ids.tolist()
-    assert row.is_action == episode.records[0].action_mask.tolist()
+    assert row.token_ids == record.token_ids.tolist()
+    assert row.is_learned == record.action_mask.tolist()
+    shown_only = encode(renderer, played, max_length=512, learn_mistakes=False)
+    assert shown_only.token_ids == row.token_ids
+    assert shown_only.is_learned == (record.action_mask & (record.turn_index == 1)).tolist()
 
 
 def test_a_long_demonstration_is_cut_to_the_context(tokenizer: PreTrainedTokenizerFast):
-    episode = Demonstration(task_id="t", prompt="12 + 7 = ?", actions=("19",) * 50, feedback=("Too low.",) * 50)
-    row = encode(Renderer(tokenizer), episode, max_length=64)
-    assert len(row.token_ids) == len(row.is_action) == 64
+    episode = Demonstration(
+        task_id="t",
+        prompt="12 + 7 = ?",
+        actions=("19",) * 50,
+        is_mistake=(False,) * 50,
+        feedback=("Too low.",) * 50,
+    )
+    row = encode(Renderer(tokenizer), episode, max_length=64, learn_mistakes=True)
+    assert len(row.token_ids) == len(row.is_learned) == 64
 
 
 def test_the_warm_start_learns_what_was_said(folder: Path):
     loaded = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    played = play_math(num_episodes=8)
-    config = WarmStartConfig(num_tidy_steps=30, num_spoilt_steps=0, batch_tokens=128, num_rising_steps=5)
+    model = LlamaForCausalLM.from_pretrained(folder)
+    played = play_math(num_episodes=12)
+    config = WarmStartConfig(
+        max_tidy_steps=60, num_recovery_steps=0, num_spoilt_steps=0, batch_tokens=128, num_rising_steps=5
+    )
     losses = warm_start(model, loaded, played, config=config, seed=0)["losses"]
     assert losses[-1] < 0.5 * losses[0]
+
+
+def test_tidy_steps_end_when_their_loss_is_low(folder: Path):
+    loaded = AutoTokenizer.from_pretrained(folder)
+    model = LlamaForCausalLM.from_pretrained(folder)
+    config = WarmStartConfig(max_tidy_steps=50, tidy_loss=1e9, num_recovery_steps=0, num_spoilt_steps=0)
+    assert len(warm_start(model, loaded, play_math(num_episodes=12), config=config, seed=0)["losses"]) == 20
