@@ -25,9 +25,9 @@ from turngym.agents import Episode, read_episodes
 from turngym.trainer.cli import main as turngym
 
 FIGURES = {
-    "pass@1": "solved within three attempts, sampled at temperature 1",
+    "pass@1": "solved in three attempts, sampled",
     "greedy_pass@1": "the same at temperature 0",
-    "first_attempt": "solved in the first attempt, sampled",
+    "first_attempt": "solved in the first, sampled",
     "turns": "turns of an episode",
     "reward": "reward of an episode",
 }
@@ -86,11 +86,11 @@ def show(console: Console, out: Path, *, seconds: float) -> None:
 def figures(before: dict[str, float], after: dict[str, float]) -> Table:
     """The figures before and after, with 95 % intervals."""
     table = Table(title=f"{before['tasks']:.0f} held-out questions", title_justify="left")
-    for heading in ("", "before", "after", "which is"):
-        table.add_column(heading)
+    for heading in ("", "before", "after"):
+        table.add_column(heading, no_wrap=True)
     for name, meaning in FIGURES.items():
-        cells = [f"{row[name]:.3f} [{row[f'{name}_low']:.3f}, {row[f'{name}_high']:.3f}]" for row in (before, after)]
-        table.add_row(name, *cells, meaning)
+        cells = [f"{row[name]:.2f} [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]" for row in (before, after)]
+        table.add_row(meaning, *cells)
     return table
 
 

@@ -106,7 +106,7 @@ def spoil(action: str, others: Sequence[str], rng: np.random.Generator) -> str:
 
     >>> rng = np.random.default_rng(0)
     >>> [spoil("42", ["17"], rng) for _ in range(6)]
-    ['43', '17', '', '52', '17', '4']
+    ['43', '17', '', '', '', '43']
 
     Args:
         action: the right one.
