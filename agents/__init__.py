@@ -13,6 +13,7 @@ from .group import Group
 from .seeds import derive_seed
 from .stats import ExecutorStats
 from .store import EpisodeWriter, read_episodes
+from .tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from .engines.transformers import TransformersEngine
@@ -31,6 +32,7 @@ __all__ = [
     "ScriptedEngine",
     "TransformersEngine",
     "Renderer",
+    "load_tokenizer",
     "Conversation",
     "Continuation",
     "Episode",

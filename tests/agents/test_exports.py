@@ -31,6 +31,7 @@ def test_the_public_names() -> None:
         "VersionSpan",
         "WeightSource",
         "derive_seed",
+        "load_tokenizer",
         "read_episodes",
     ]
     assert all(hasattr(turngym.agents, name) for name in turngym.agents.__all__)

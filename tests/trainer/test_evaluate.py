@@ -136,8 +136,9 @@ async def test_greedy_is_one_more_pass_at_temperature_0(policy_folder: Path):
 
 
 async def test_seeds_repeat_so_that_an_evaluation_does(policy_folder: Path):
-    _, first = await run(policy_folder, EvalConfig(eval_n_samples_per_prompt=3), ["no", "yes"], False, False)
-    _, second = await run(policy_folder, EvalConfig(eval_n_samples_per_prompt=3), ["no", "yes"], False, False)
+    config = EvalConfig(eval_n_samples_per_prompt=3, eval_greedy=False)
+    _, first = await run(policy_folder, config, ["no", "yes"], False, False)
+    _, second = await run(policy_folder, config, ["no", "yes"], False, False)
     seeds = {request.request_id: request.sampling.seed for request in first}
     assert seeds == {request.request_id: request.sampling.seed for request in second}
     assert len(set(seeds.values())) == len(seeds) == 12
