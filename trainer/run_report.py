@@ -35,7 +35,7 @@ class RunReport:
         out: its folder.
         policy: the folder with the trained policy.
         version: updates done.
-        before: the evaluation before the first update, or None where this session didn't make it.
+        before: the evaluation before the first update, or None where an earlier one made it.
         after: the evaluation after the last one, or None.
     """
 
