@@ -14,6 +14,8 @@
     ├── ConfigError                  (ValueError)    a flag, field or combination of them can't be used
     ├── TemplateError                (ValueError)    a chat template can't be continued token for token
     ├── RecordError                  (ValueError)    the parts of a token record disagree
+    ├── RewardError                  (RuntimeError)  a reward failed, or gave what can't be used as one
+    │   └── InvalidRewardError       (ValueError)    what it gave breaks the reward contract: no number, the wrong shape
     ├── EngineError                  (RuntimeError)  an inference engine failed or was asked for what it can't do
     └── CheckpointError              (RuntimeError)  a checkpoint can't be written or read
 
@@ -102,6 +104,14 @@ class TemplateError(TurngymError, ValueError):
 
 class RecordError(TurngymError, ValueError):
     """The parts of a token record disagree."""
+
+
+class RewardError(TurngymError, RuntimeError):
+    """A reward failed, or gave what can't be used as one. It is never taken for a zero."""
+
+
+class InvalidRewardError(RewardError, ValueError):
+    """What a reward gave breaks the reward contract, so that the next call won't go better."""
 
 
 class EngineError(TurngymError, RuntimeError):

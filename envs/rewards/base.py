@@ -1,0 +1,152 @@
+"""The reward contract: `RewardFunction`, and `GroupReward` for those that compare the episodes of a group."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from ..errors import ConfigError, InvalidRewardError, RewardError
+from .types import RewardOutput, Trajectory, as_finite
+
+logger = logging.getLogger("turngym.rewards")
+
+Clip: TypeAlias = float | tuple[float, float] | None
+
+
+class RewardFunction(ABC):
+    """A reward. Subclasses write `compute_reward`; they need not call this constructor.
+
+    >>> class Polite(RewardFunction):
+    ...     def compute_reward(self, trajectory):
+    ...         return RewardOutput(reward=float("please" in trajectory.response))
+    >>> Polite(scale=2.0)(Trajectory(response="Yes, please.")).reward
+    2.0
+
+    `compute_reward` may be async. A plain `def` runs on a thread, so that it may block; it is then called from several
+    threads at once.
+
+    Args:
+        name: what messages and metrics call it; by default its class.
+        scale: what the reward is multiplied by where it is called.
+        clip: then, the bound of its magnitude, or its least and greatest value; None doesn't clip.
+
+    Attributes:
+        reward_range: least and greatest reward that `compute_reward` gives.
+    """
+
+    name: str = ""
+    scale: float = 1.0
+    clip: Clip = None
+    reward_range: tuple[float, float] = (-math.inf, math.inf)
+
+    def __init__(self, name: str | None = None, scale: float = 1.0, clip: Clip = None) -> None:
+        self.name = type(self).__name__ if name is None else name
+        self.scale = float(scale)
+        self.clip = clip
+        _bounds(clip)
+
+    @abstractmethod
+    def compute_reward(self, trajectory: Trajectory) -> RewardOutput | Awaitable[RewardOutput]:
+        """The reward of one trajectory, before scale and clip. May be async, and may return a plain number."""
+
+    def __call__(self, trajectory: Trajectory) -> RewardOutput | Any:
+        """The reward of one trajectory, scaled and clipped; awaitable where `compute_reward` is async.
+
+        Raises:
+            RewardError: it gave something that can't be used as a reward.
+        """
+        given = self.compute_reward(trajectory)
+        return self._finished_later(given) if inspect.isawaitable(given) else self.finished(given)
+
+    async def aclose(self) -> None:  # noqa: B027 - most rewards hold nothing open
+        """Let go of whatever is open. May be called more than once."""
+
+    def finished(self, given: Any) -> RewardOutput:
+        """What `compute_reward` gave, checked, scaled and clipped.
+
+        Raises:
+            InvalidRewardError: it is neither a `RewardOutput` nor a number.
+            RewardError: a number isn't finite.
+        """
+        try:
+            output = given if isinstance(given, RewardOutput) else RewardOutput(reward=as_finite(given, "reward"))
+            output = replace(output)  # its numbers may have been changed since it was checked
+        except RewardError as error:
+            raise type(error)(f"{label_of(self)}: {error}") from None
+        low, high = _bounds(self.clip)
+        output.reward = min(max(output.reward * self.scale, low), high)
+        output.token_rewards = [value * self.scale for value in output.token_rewards]
+        return output
+
+    async def _finished_later(self, given: Awaitable[Any]) -> RewardOutput:
+        return self.finished(await given)
+
+
+class GroupReward(RewardFunction):
+    """A reward that sees the whole group: the trajectories of one task, in a fixed order.
+
+    Subclasses write `compute_rewards`; a group of one is what `compute_reward` gives it.
+    """
+
+    @abstractmethod
+    def compute_rewards(
+        self, trajectories: Sequence[Trajectory]
+    ) -> Sequence[RewardOutput | float] | Awaitable[Sequence[RewardOutput | float]]:
+        """The reward of each trajectory, in their order. May be async."""
+
+    def compute_reward(self, trajectory: Trajectory) -> RewardOutput | Awaitable[RewardOutput]:
+        """The reward of a trajectory that is alone."""
+        given = self.compute_rewards([trajectory])
+        return self._only_later(given) if inspect.isawaitable(given) else self._only(given)
+
+    def finished_group(self, given: Any, count: int) -> list[RewardOutput]:
+        """What `compute_rewards` gave for `count` trajectories, checked, scaled and clipped.
+
+        Raises:
+            InvalidRewardError: it isn't one reward for each trajectory.
+            RewardError: a number isn't finite.
+        """
+        if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != count:
+            size = f" of {len(given)}" if isinstance(given, Sequence) else ""
+            raise InvalidRewardError(
+                f"{label_of(self)}: compute_rewards gave {type(given).__name__}{size} for {count} trajectories; "
+                "it must give a sequence with one reward for each"
+            )
+        return [self.finished(item) for item in given]
+
+    def _only(self, given: Any) -> Any:
+        return given[0] if isinstance(given, Sequence) and len(given) == 1 else self.finished_group(given, 1)[0]
+
+    async def _only_later(self, given: Awaitable[Any]) -> Any:
+        return self._only(await given)
+
+
+def label_of(reward: RewardFunction) -> str:
+    """What messages and metrics call a reward."""
+    return reward.name or type(reward).__name__
+
+
+def score_of(output: RewardOutput, label: str) -> float:
+    """The score that an output stands for: its own, else its reward, clamped to [0, 1] with one warning a reward."""
+    given = output.reward if output.score is None else output.score
+    if not 0 <= given <= 1 and label not in _warned:
+        _warned.add(label)
+        logger.warning("%s gave the score %g, which is clamped to [0, 1]; this is said once", label, given)
+    return min(max(given, 0.0), 1.0)
+
+
+_warned: set[str] = set()
+
+
+def _bounds(clip: Clip) -> tuple[float, float]:
+    if clip is None:
+        return -math.inf, math.inf
+    low, high = (-clip, clip) if isinstance(clip, int | float) else clip
+    if not low <= high:
+        raise ConfigError(f"clip={clip!r} must be a magnitude of at least 0, or (least, greatest)")
+    return low, high
