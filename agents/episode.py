@@ -47,6 +47,8 @@ class Ending(StrEnum):
     """The environment raised, hung, or broke its contract."""
     ENGINE_FAILED = "engine_failed"
     """The engine failed."""
+    REWARD_FAILED = "reward_failed"
+    """The episode was played, and its reward couldn't be computed."""
     CANCELLED = "cancelled"
     """The run stopped while the episode was going on."""
 
@@ -67,7 +69,7 @@ class Failure:
 
     Attributes:
         kind: `infra` episodes leave every baseline and are refilled; `policy` episodes are trained.
-        where: what was going on: `make`, `reset`, `step`, `close`, `generate`, `render`.
+        where: what was going on: `make`, `reset`, `step`, `close`, `generate`, `render`, `reward`.
         error: the class name of the exception.
         message: its message.
         turn: the turn it happened in, from 0.
@@ -213,6 +215,7 @@ class Episode:
         env_seed: the seed that `reset` got.
         reset_info: the info that `reset` returned.
         duration_s: seconds from start to end.
+        prompt: the first observation, as text, for reading only.
     """
 
     episode_id: str
@@ -227,6 +230,7 @@ class Episode:
     env_seed: int | None = None
     reset_info: Mapping[str, Any] = field(default_factory=dict)
     duration_s: float = 0.0
+    prompt: str = ""
 
     def __post_init__(self) -> None:
         position = (0, 0)  # record and token where the turn before ended

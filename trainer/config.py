@@ -16,6 +16,8 @@ from .advantages import Credit, Ended, Estimator
 Aggregation: TypeAlias = Literal["token_mean", "sequence_mean", "constant"]
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 
+SINGLE_TURN = "SingleTurn-v0"
+"""The environment of a run that names a reward and no environment."""
 DEFAULT_LEARNING_RATE = 1e-6
 """For a model that was trained before."""
 TINY_LEARNING_RATE = 1.2e-4
@@ -89,6 +91,46 @@ class PolicyConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RewardConfig:
+    """Reward, on top of what the environment gives.
+
+    Attributes:
+        reward_function: a ready reward's name, or module:NAME; with --reward_file, a name in that file
+        reward_file: a file that holds a reward, as FILE or FILE:NAME
+        remote_rm_url: a reward file in OpenRLHF's form, or http:// addresses of reward servers
+        reward_on: what is scored: the whole episode, each turn, or each turn token by token
+        reward_workers: processes that run a reward file
+        reward_timeout_s: seconds that one call of the reward may take
+        real_imports: import the packages that a reward file names, instead of the classes here that stand in for them
+        log_rewards: log each update's distribution of rewards, by part and by task
+        save_reward_analysis: at the end, write what earned rewards to reward_analysis/ in the run's folder
+    """
+
+    reward_function: str | None = None
+    reward_file: str | None = None
+    remote_rm_url: list[str] = field(default_factory=list)
+    reward_on: Literal["episode", "turn", "token"] = "episode"
+    reward_workers: int = 1
+    reward_timeout_s: float = 120.0
+    real_imports: bool = False
+    log_rewards: bool = False
+    save_reward_analysis: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self, reward_workers=1)
+        if not self.reward_timeout_s > 0:
+            raise ConfigError(f"--reward_timeout_s {self.reward_timeout_s} must be above 0 seconds; inf sets no limit")
+        if self.remote_rm_url and (self.reward_file or self.reward_function):
+            other = "--reward_file" if self.reward_file else "--reward_function"
+            raise ConfigError(f"--remote_rm_url and {other} both name a reward; give one, or combine them in a file")
+
+    @property
+    def is_given(self) -> bool:
+        """Whether any reward is named."""
+        return bool(self.reward_function or self.reward_file or self.remote_rm_url)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmConfig:
     """Credit and loss.
 
@@ -103,6 +145,9 @@ class AlgorithmConfig:
         aggregation: how tokens share in the loss
         constant: the denominator of the aggregation `constant`
         shuffle_rewards: control run: permute the rewards over the update's episodes, so that nothing can be learned
+        dynamic_filtering: play another task where a group's mean score says nothing, until the update is full
+        dynamic_filtering_reward_range: the mean score must lie between these, exclusive
+        max_filter_rounds: further tasks that one group may be replaced by; then the update does without it
     """
 
     advantage_estimator: Estimator = "rloo"
@@ -115,9 +160,15 @@ class AlgorithmConfig:
     aggregation: Aggregation = "token_mean"
     constant: int | None = None
     shuffle_rewards: bool = False
+    dynamic_filtering: bool = False
+    dynamic_filtering_reward_range: tuple[float, float] = (0.0, 1.0)
+    max_filter_rounds: int = 10
 
     def __post_init__(self) -> None:
-        _check(self, gamma=0, clip_low=0, clip_high=0, constant=1)
+        _check(self, gamma=0, clip_low=0, clip_high=0, constant=1, max_filter_rounds=0)
+        low, high = self.dynamic_filtering_reward_range
+        if not low < high:
+            raise ConfigError(f"--dynamic_filtering_reward_range {low} {high} must be two numbers, the lower one first")
         if self.gamma > 1:
             raise ConfigError(f"--gamma {self.gamma} must lie in [0, 1]; 1 doesn't discount")
         if self.clip_low > 1:
@@ -249,6 +300,7 @@ class TrainConfig:
 
     env: EnvConfig = field(default_factory=EnvConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     run: RunConfig = field(default_factory=RunConfig)
@@ -282,6 +334,7 @@ class TrainConfig:
 SECTIONS: dict[str, type] = {
     "env": EnvConfig,
     "policy": PolicyConfig,
+    "reward": RewardConfig,
     "algorithm": AlgorithmConfig,
     "optimizer": OptimizerConfig,
     "run": RunConfig,
@@ -293,6 +346,7 @@ SECTION_OF: dict[str, str] = {f.name: name for name, section in SECTIONS.items()
 
 FREE_ON_RESUME = frozenset(
     {"out", "resume", "num_updates", "save_steps", "max_ckpt_num", "device", "env_workers", "concurrency"}
+    | {"reward_workers", "reward_timeout_s", "log_rewards", "save_reward_analysis"}
     | {f.name for f in (*fields(EvalConfig), *fields(LimitConfig))}
 )
 """Flags that may differ when a run is resumed: they change neither its tasks nor its episodes nor its updates."""

@@ -12,9 +12,8 @@ Sources:
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
@@ -27,13 +26,13 @@ from ..envs.errors import DataError
 from ..envs.sampling import SamplingParams
 from ..envs.tasks import Task, TaskSource
 from .config import EvalConfig
+from .reward_scorer import RewardScorer
+from .together import run_together
 
 NUM_RESAMPLES = 2000
 """Bootstrap resamples: the ends of a 95 % interval then move by about 0.02 of its width from seed to seed."""
 Z_95 = 1.959964
 """The normal distribution's 0.975 quantile."""
-
-Rewarded = Callable[[Group], Group]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +171,8 @@ async def evaluate(
     sampling: SamplingParams,
     concurrency: int = 256,
     prefix: str = "eval-",
-    rewarded: Rewarded = lambda group: group,
+    scorer: RewardScorer | None = None,
+    version: int = 0,
 ) -> tuple[EvalReport, list[Episode]]:
     """Play held-out tasks. The same weights give the same report: seeds follow from task and member alone.
 
@@ -183,19 +183,31 @@ async def evaluate(
         sampling: parameters of each turn; the temperature is the config's.
         concurrency: episodes at once.
         prefix: put before the episodes' ids.
-        rewarded: changes a group before it counts.
+        scorer: adds a reward to what the environment gave, or None.
+        version: updates that the policy has had.
 
     Returns:
         The report, and every episode.
     """
     size = config.eval_n_samples_per_prompt
     sampled = replace(sampling, temperature=config.eval_temperature)
-    groups = await _play(executor, tasks, size, sampled, concurrency, prefix)
-    groups = [rewarded(group) for group in groups]
+
+    async def play(size: int, sampling: SamplingParams, prefix: str) -> list[Group]:
+        async def play_group(slot: int) -> Group:
+            group = await executor.run_group(tasks[slot], size, slot=slot, sampling=sampling, prefix=prefix)
+            return group if scorer is None else await scorer.score(group, update=version)
+
+        groups: list[Group] = []
+        at_once = max(1, concurrency // size)
+        for start in range(0, len(tasks), at_once):
+            groups += await run_together(play_group(slot) for slot in range(len(tasks))[start : start + at_once])
+        return groups
+
+    await executor.start()
+    groups = await play(size, sampled, prefix)
     greedy: list[Group] = []
     if config.eval_greedy:
-        greedy = await _play(executor, tasks, 1, replace(sampling, temperature=0.0), concurrency, f"{prefix}greedy-")
-        greedy = [rewarded(group) for group in greedy]
+        greedy = await play(1, replace(sampling, temperature=0.0), f"{prefix}greedy-")
     episodes = [episode for group in (*groups, *greedy) for episode in (*group.episodes, *group.failed)]
     return report(groups, greedy), episodes
 
@@ -241,20 +253,3 @@ def is_solved_at_first(episode: Episode) -> bool:
 def _ks(size: int) -> list[int]:
     """1, 2, 4, ... and the number of samples itself."""
     return sorted({*(2**i for i in range(size.bit_length()) if 2**i <= size), size})
-
-
-async def _play(
-    executor: AgentExecutor, tasks: Sequence[Task], size: int, sampling: SamplingParams, concurrency: int, prefix: str
-) -> list[Group]:
-    """One group per task, in the order of tasks, at most `concurrency` episodes at once (and at least one group)."""
-    await executor.start()
-    at_once = max(1, concurrency // size)
-    groups: list[Group] = []
-    for start in range(0, len(tasks), at_once):
-        async with asyncio.TaskGroup() as together:
-            playing = [
-                together.create_task(executor.run_group(task, size, slot=slot, sampling=sampling, prefix=prefix))
-                for slot, task in enumerate(tasks[start : start + at_once], start)
-            ]
-        groups += [group.result() for group in playing]
-    return groups

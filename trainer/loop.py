@@ -1,10 +1,13 @@
 """The synchronous loop.
 
-    TaskOrder ---- slots uB to (u+1)B-1 ----> tasks
+    TaskOrder ---- slots uB to (u+1)B-1 ----> tasks <---------------+
                                                 |  executor.run_group, all at once
+                                                v                  |  filtered, or a reward failed
+    RUN/episodes <--------------------------- groups of episodes   |
+                                                |  reward ---------+
                                                 v
-    RUN/episodes <--------------------------- groups of episodes
-                                                |  rewards -> advantages
+                                             groups to train
+                                                |  advantages
                                                 v
                                              samples
                                                 |  Updater
@@ -22,20 +25,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from ..agents.engine import Engine
 from ..agents.engines.transformers import TransformersEngine
 from ..agents.executor import AgentExecutor
-from ..agents.group import Group
+from ..agents.loop_stall import LoopStall
 from ..envs.errors import ConfigError
 from .checkpoint import Checkpoint
-from .config import TrainConfig
-from .episode_rewards import RewardFn, add_rewards, shuffle_rewards
+from .config import SINGLE_TURN, TrainConfig
 from .evaluate import EvalReport, evaluate, held_out_tasks
-from .metrics import rollout_metrics, sample_metrics
+from .metrics import filter_metrics, rollout_metrics, sample_metrics
 from .outside_loop import call_outside_loop
 from .parts import (
     EnvLike,
@@ -54,10 +57,13 @@ from .parts import (
 )
 from .progress import RunProgress
 from .prompt_check import check_prompts
-from .rollouts import play_update
+from .reward_log import reward_metrics
+from .reward_setup import make_scorer
+from .rollouts import Rollouts
 from .run_folder import RunFolder
 from .run_report import RunReport, UpdateReport
 from .samples import samples_from_groups
+from .shuffle import shuffle_rewards
 from .task_order import TaskOrder
 from .update import Updater
 
@@ -77,7 +83,8 @@ class Trainer:
         config: the settings.
         env: instead of the config's: an id, a class, or a function that gives instances, with an attribute `tasks`.
         engine: samples the actions; by default the policy's own copy in this process. It is not closed.
-        reward: `reward(episode, task)` gives what an episode earns besides, on its last turn.
+        reward: what is added to the environment's rewards, instead of the one that the config names: anything that
+            `turngym.envs.rewards.as_reward` takes.
         progress: shows the run; None is silent.
 
     Attributes:
@@ -98,17 +105,17 @@ class Trainer:
         *,
         env: EnvLike | None = None,
         engine: Engine | None = None,
-        reward: RewardFn | None = None,
+        reward: Any = None,
         progress: RunProgress | None = None,
     ) -> None:
         if config.policy.temperature == 0:
             raise ConfigError("--temperature 0 leaves nothing to learn: every token is certain; train above 0")
         self.config = config
         self.folder = RunFolder(config)
-        self._reward = reward
+        self._scorer = make_scorer(config.reward, reward)
         self._progress = progress
         self._callbacks: list[StepCallback] = []
-        self._parts = env_parts(config.env, env)
+        self._parts = env_parts(config.env, env, default=None if self._scorer is None else SINGLE_TURN)
         self._order = TaskOrder(self._parts.tasks.split("train"), seed=config.run.seed)
         self._held_out = []
         if config.evaluation.eval_steps >= 0:
@@ -126,6 +133,7 @@ class Trainer:
         resumed = self.folder.begin()
         self.version = 0 if resumed is None else resumed.version
         self._seconds = 0.0 if resumed is None else float(resumed.state["seconds"])
+        self._next_task = 0 if resumed is None else _next_task(resumed, config)
         with deterministic_algorithms(self.is_deterministic):
             self.policy = load_policy(self._weights(resumed), device=device)
         self._renderer = make_renderer(config.policy, self.policy)
@@ -172,7 +180,7 @@ class Trainer:
         """
 
         async def evaluated() -> EvalReport:
-            async with self._executor() as executor:
+            async with self._executor() as executor, self._rewards():
                 return await self._evaluate(executor)
 
         return self._run(evaluated)
@@ -211,12 +219,13 @@ class Trainer:
         before = after = None
         started = time.perf_counter() - self._seconds
         try:
-            async with self._executor() as executor:
+            async with self._executor() as executor, self._rewards():
                 await check_prompts(self._parts.factory, self._renderer, self._parts.tasks, self._executor_config)
                 after = await self._evaluate_when_due(executor)
                 before = after if self.version == 0 else None
+                rollouts = self._rollouts(executor)
                 while self.version < num_updates:
-                    await self._update(executor, started)
+                    await self._update(rollouts, started)
                     after = await self._evaluate_when_due(executor)
                     self._seconds = time.perf_counter() - started
                     if self.version % self.config.run.save_steps == 0 or self.version == num_updates:
@@ -232,20 +241,39 @@ class Trainer:
             after=after,
         )
 
-    async def _update(self, executor: AgentExecutor, started: float) -> None:
+    def _rollouts(self, executor: AgentExecutor) -> Rollouts:
+        return Rollouts(
+            executor,
+            self._order,
+            self.folder.episodes,
+            run=self.config.run,
+            algorithm=self.config.algorithm,
+            limits=self.config.limits,
+            scorer=self._scorer,
+            next_task=self._next_task,
+        )
+
+    @asynccontextmanager
+    async def _rewards(self) -> AsyncIterator[None]:
+        """What the reward holds open, for as long as it is needed."""
+        if self._scorer is None:
+            yield
+            return
+        try:
+            await self._scorer.start()
+            yield
+        finally:
+            await self._scorer.aclose()
+
+    async def _update(self, rollouts: Rollouts, started: float) -> None:
         update = self.version
         with _Timer() as rollout:
-            groups, num_failed_tries = await play_update(
-                executor,
-                self._order,
-                self.folder.episodes,
-                self.config.run,
-                update=update,
-                max_tries=self.config.limits.max_failed_updates,
-                rewarded=self._rewarded,
-            )
+            async with LoopStall() as stall:
+                played = await rollouts.play(update)
+        self._next_task = rollouts.next_task
+        groups = played.groups
         with _Timer() as updating:
-            trained = groups
+            trained = list(groups)
             if self.config.algorithm.shuffle_rewards:
                 trained = shuffle_rewards(groups, seed=self.config.run.seed, update=update)
             samples = samples_from_groups([group.episodes for group in trained], self._advantages)
@@ -257,12 +285,15 @@ class Trainer:
             "kind": "train",
             "update": update,
             "version": self.version,
-            "epoch": self._order.task(max(group.slot for group in groups))[0],
+            "epoch": played.epoch,
             **rollout_metrics(groups),
+            **(reward_metrics(groups) if self.config.reward.log_rewards else {}),
             **sample_metrics(groups, samples, version=update),
             **{key: value for key, value in result.metrics.items() if key not in ("tokens", "episodes")},
             "trained_tokens": int(result.metrics["tokens"]),
-            "failed_tries": num_failed_tries,
+            "failed_tries": played.num_failed_tries,
+            **filter_metrics(played.filtered, self.config.algorithm.dynamic_filtering_reward_range),
+            "loop_stall_max_s": stall.longest_s,
             "rollout_s": rollout.seconds,
             "update_s": updating.seconds,
             "publish_s": publishing.seconds,
@@ -271,12 +302,9 @@ class Trainer:
         self.folder.metrics.write(metrics)
         if self._progress is not None:
             self._progress.updated(metrics)
-        report = UpdateReport(update=update, version=self.version, metrics=metrics, groups=tuple(groups))
+        report = UpdateReport(update=update, version=self.version, metrics=metrics, groups=groups)
         for callback in self._callbacks:
             callback(report)
-
-    def _rewarded(self, group: Group) -> Group:
-        return group if self._reward is None else add_rewards(group, self._reward)
 
     async def _evaluate_when_due(self, executor: AgentExecutor) -> EvalReport | None:
         """Evaluate before the first update, after the last, and in between as often as asked; never a version twice."""
@@ -302,7 +330,8 @@ class Trainer:
             self.config.evaluation,
             sampling=self._sampling,
             concurrency=self.config.limits.concurrency,
-            rewarded=self._rewarded,
+            scorer=self._scorer,
+            version=self.version,
         )
         self.folder.episodes.write(episodes, split="eval", update=self.version)
         return report
@@ -312,12 +341,17 @@ class Trainer:
             version=self.version,
             policy=self.policy,
             updater=self._updater.state_dict(),
-            state={"flags": self.config.flags(), "seconds": self._seconds},
+            state={"flags": self.config.flags(), "seconds": self._seconds, "next_task": self._next_task},
         )
 
     def _note(self, text: str) -> None:
         if self._progress is not None:
             self._progress.note(text)
+
+
+def _next_task(resumed: Checkpoint, config: TrainConfig) -> int:
+    """Where the order of tasks goes on; a checkpoint that doesn't say was written when no group was filtered."""
+    return int(resumed.state.get("next_task", resumed.version * config.run.rollout_batch_size))
 
 
 class _Timer:

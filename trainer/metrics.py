@@ -46,6 +46,9 @@ METRICS: dict[str, str] = {
     "groups_short": "groups that miss members although they were refilled as often as allowed",
     "groups_without_signal": "share of the groups whose advantages are all zero",
     "failed_tries": "attempts at this update of which every episode failed",
+    "filtered_low": "groups replaced because their mean score was too low (dynamic filtering), or none was played",
+    "filtered_high": "groups replaced because their mean score was too high",
+    "loop_stall_max_s": "longest time that the event loop answered nobody while episodes were played and scored",
     "loss": "of the last optimizer step",
     "grad_norm": "of the last optimizer step, before clipping",
     "lr": "learning rate of the last optimizer step",
@@ -96,7 +99,20 @@ def sample_metrics(groups: Sequence[Group], samples: Sequence[Sample], *, versio
     """What the samples of one update hold; `version` is the policy's before it."""
     with_signal = {sample.slot for sample in samples if sample.advantages.any()}
     oldest = min((int(s.versions[s.loss_mask].min()) for s in samples if s.num_trained_tokens), default=version)
-    return {"groups_without_signal": 1 - len(with_signal) / len(groups), "staleness_max": version - oldest}
+    return {"groups_without_signal": 1 - len(with_signal) / max(len(groups), 1), "staleness_max": version - oldest}
+
+
+def filter_metrics(filtered: Sequence[Group], reward_range: tuple[float, float]) -> dict[str, int]:
+    """How many groups dynamic filtering replaced, and on which side of the range they lay; nothing for none."""
+    if not filtered:
+        return {}
+    num_high = sum(bool(group.episodes) and group_score(group) >= reward_range[1] for group in filtered)
+    return {"filtered_low": len(filtered) - num_high, "filtered_high": num_high}
+
+
+def group_score(group: Group) -> float:
+    """The mean over a group's episodes of their score, or of their summed reward where there is none."""
+    return fmean(episode.reward if episode.score is None else episode.score for episode in group.episodes)
 
 
 def _episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:

@@ -60,20 +60,21 @@ class EnvParts:
     max_turns: int | None = None
 
 
-def env_parts(config: EnvConfig, env: EnvLike | None = None) -> EnvParts:
+def env_parts(config: EnvConfig, env: EnvLike | None = None, *, default: str | None = None) -> EnvParts:
     """The environment and its tasks. One instance is made and closed, so that a wrong argument is found here.
 
     Args:
         config: id, arguments, and the file of tasks.
         env: instead of the config's: an id, a class, or a function that gives instances. Tasks that don't come from a
             file are its attribute `tasks`: a source, or a function that gives one.
+        default: the id where neither names one.
 
     Raises:
         UnknownEnvError: there is no such environment.
         ConfigError: it can't be made with these arguments, or has no tasks.
         DataError: the file of tasks can't be used.
     """
-    env = env or config.env
+    env = env or config.env or default
     if not env:
         raise ConfigError("--env is missing; `turngym envs` lists what there is, or give file.py:Class")
     kwargs = config.env_kwargs

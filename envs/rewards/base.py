@@ -37,12 +37,14 @@ class RewardFunction(ABC):
 
     Attributes:
         reward_range: least and greatest reward that `compute_reward` gives.
+        limits_itself: whether it limits the time of its own calls, as one does that queues them; nobody else then does.
     """
 
     name: str = ""
     scale: float = 1.0
     clip: Clip = None
     reward_range: tuple[float, float] = (-math.inf, math.inf)
+    limits_itself: bool = False
 
     def __init__(self, name: str | None = None, scale: float = 1.0, clip: Clip = None) -> None:
         self.name = type(self).__name__ if name is None else name
@@ -62,6 +64,9 @@ class RewardFunction(ABC):
         """
         given = self.compute_reward(trajectory)
         return self._finished_later(given) if inspect.isawaitable(given) else self.finished(given)
+
+    async def start(self) -> None:  # noqa: B027 - most need nothing
+        """Get ready, so that what can't work is told early. Called before the first reward; may be called again."""
 
     async def aclose(self) -> None:  # noqa: B027 - most rewards hold nothing open
         """Let go of whatever is open. May be called more than once."""
@@ -96,20 +101,22 @@ class GroupReward(RewardFunction):
     @abstractmethod
     def compute_rewards(
         self, trajectories: Sequence[Trajectory]
-    ) -> Sequence[RewardOutput | float] | Awaitable[Sequence[RewardOutput | float]]:
-        """The reward of each trajectory, in their order. May be async."""
+    ) -> Sequence[RewardOutput | RewardError | float] | Awaitable[Sequence[RewardOutput | RewardError | float]]:
+        """The reward of each trajectory, in their order; an error in its place fails that trajectory. May be async."""
 
     def compute_reward(self, trajectory: Trajectory) -> RewardOutput | Awaitable[RewardOutput]:
         """The reward of a trajectory that is alone."""
         given = self.compute_rewards([trajectory])
         return self._only_later(given) if inspect.isawaitable(given) else self._only(given)
 
-    def finished_group(self, given: Any, count: int) -> list[RewardOutput]:
+    def finished_group(self, given: Any, count: int) -> list[RewardOutput | RewardError]:
         """What `compute_rewards` gave for `count` trajectories, checked, scaled and clipped.
+
+        Returns:
+            For each trajectory its output, or the error that it failed with.
 
         Raises:
             InvalidRewardError: it isn't one reward for each trajectory.
-            RewardError: a number isn't finite.
         """
         if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != count:
             size = f" of {len(given)}" if isinstance(given, Sequence) else ""
@@ -117,10 +124,22 @@ class GroupReward(RewardFunction):
                 f"{label_of(self)}: compute_rewards gave {type(given).__name__}{size} for {count} trajectories; "
                 "it must give a sequence with one reward for each"
             )
-        return [self.finished(item) for item in given]
+        return [self._finished_or_failed(item) for item in given]
+
+    def _finished_or_failed(self, item: Any) -> RewardOutput | RewardError:
+        if isinstance(item, RewardError):
+            return labelled(item, self)
+        try:
+            return self.finished(item)
+        except RewardError as error:
+            return error
 
     def _only(self, given: Any) -> Any:
-        return given[0] if isinstance(given, Sequence) and len(given) == 1 else self.finished_group(given, 1)[0]
+        if not isinstance(given, Sequence) or len(given) != 1:
+            return self.finished_group(given, 1)  # it raises
+        if isinstance(given[0], RewardError):
+            raise given[0]
+        return given[0]
 
     async def _only_later(self, given: Awaitable[Any]) -> Any:
         return self._only(await given)
@@ -129,6 +148,13 @@ class GroupReward(RewardFunction):
 def label_of(reward: RewardFunction) -> str:
     """What messages and metrics call a reward."""
     return reward.name or type(reward).__name__
+
+
+def labelled(error: RewardError, reward: RewardFunction) -> RewardError:
+    """A reward's error with its name in front."""
+    named = type(error)(f"{label_of(reward)}: {error}")
+    named.__cause__ = error
+    return named
 
 
 def score_of(output: RewardOutput, label: str) -> float:

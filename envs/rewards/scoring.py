@@ -27,7 +27,7 @@ async def score_group(
     Args:
         reward: what scores.
         trajectories: the episodes of one task, in a fixed order.
-        timeout_s: seconds that each call may take, or None.
+        timeout_s: seconds that each call may take, or None; disregarded where the reward limits itself.
 
     Returns:
         For each trajectory its output, or the error that its scoring failed with.
@@ -63,7 +63,7 @@ async def _call(method: Any, *args: Any) -> Any:
 async def _limited(awaitable: Any, reward: RewardFunction, timeout_s: float | None) -> Any:
     """Await a call into a reward; whatever it raises becomes a `RewardError` that names the reward."""
     try:
-        async with asyncio.timeout(timeout_s) as limit:
+        async with asyncio.timeout(None if reward.limits_itself else timeout_s) as limit:
             return await awaitable
     except RewardError as error:
         raise type(error)(f"{label_of(reward)}: {error}") from error

@@ -1,4 +1,4 @@
-"""The command line: `turngym train | eval | check | check-tokens | envs`.
+"""The command line: `turngym train | eval | check | check-tokens | reward | envs`.
 
 Each command is a module with `run(argv) -> int`, imported only when it is called. A mistake of the user is one line on
 standard error and exit code 2; a run that had to stop, or a check that failed, is exit code 1.
@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("evaluate", "play an environment's held-out tasks with a policy"),
     "check": ("check", "check an environment"),
     "check-tokens": ("check_tokens", "check a tokenizer and its chat template"),
+    "reward": ("reward", "try, attack and rescore rewards"),
     "envs": ("envs", "list the environments"),
 }
 """Command -> its module and what it does."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...envs.errors import ConfigError
-from ..config import EnvConfig, EvalConfig, LimitConfig, PolicyConfig, TrainConfig
+from ..config import SINGLE_TURN, EnvConfig, EvalConfig, LimitConfig, PolicyConfig, RewardConfig, TrainConfig
 from .flags import FlagParser, add_section, parse
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Evaluation:
 _NOT_HERE = {
     EnvConfig: (),
     PolicyConfig: ("pretrain", "temperature"),
+    RewardConfig: ("log_rewards", "save_reward_analysis"),
     EvalConfig: ("eval_steps",),
     LimitConfig: ("max_failed_updates",),
 }
@@ -57,7 +58,7 @@ def run(argv: Sequence[str]) -> int:
 
     console = RunProgress().console
     if wanted.json != "-":
-        console.print(eval_table(report, f"{config.env.env}, {wanted.model}"))
+        console.print(eval_table(report, f"{config.env.env or SINGLE_TURN}, {wanted.model}"))
     if wanted.json is not None:
         text = json.dumps(asdict(report), indent=2)
         print(text) if wanted.json == "-" else Path(wanted.json).write_text(text + "\n", encoding="utf-8")
@@ -72,9 +73,11 @@ def _evaluate(config: TrainConfig) -> EvalReport:
     from ...agents.executor import AgentExecutor
     from .. import parts
     from ..evaluate import evaluate, held_out_tasks
+    from ..reward_setup import make_scorer
 
     disable_progress_bar()
-    env = parts.env_parts(config.env)
+    scorer = make_scorer(config.reward)
+    env = parts.env_parts(config.env, default=None if scorer is None else SINGLE_TURN)
     tasks = held_out_tasks(env.tasks, config.evaluation.eval_tasks)
     parts.check_model(config.policy.pretrain, "--model")
     device = parts.resolve_device(config.policy.device)
@@ -94,6 +97,8 @@ def _evaluate(config: TrainConfig) -> EvalReport:
         )
         renderer = parts.make_renderer(config.policy, policy)
         try:
+            if scorer is not None:
+                await scorer.start()
             async with AgentExecutor(env.factory, engine, renderer, settings) as executor:
                 report, _ = await evaluate(
                     executor,
@@ -101,9 +106,12 @@ def _evaluate(config: TrainConfig) -> EvalReport:
                     config.evaluation,
                     sampling=parts.sampling_params(config.policy),
                     concurrency=config.limits.concurrency,
+                    scorer=scorer,
                 )
                 return report
         finally:
+            if scorer is not None:
+                await scorer.aclose()
             await engine.close()
 
     with parts.deterministic_algorithms(device == "cpu"):

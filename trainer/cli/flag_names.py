@@ -39,12 +39,12 @@ ALIASES: dict[str, str] = {
     "eval.steps": "eval_steps",
     "eval.temperature": "eval_temperature",
     "eval.n_samples_per_prompt": "eval_n_samples_per_prompt",
-    # names of those below
-    "train.agent_func_path": "agent_func_path",
     "reward.remote_url": "remote_rm_url",
-    "train.async_enable": "async_train",
     "algo.dynamic_filtering_enable": "dynamic_filtering",
     "algo.dynamic_filtering_range": "dynamic_filtering_reward_range",
+    # names of those below
+    "train.agent_func_path": "agent_func_path",
+    "train.async_enable": "async_train",
     "algo.kl.init_coef": "init_kl_coef",
     "algo.kl.use_loss": "use_kl_loss",
     "algo.kl.estimator": "kl_estimator",
@@ -63,25 +63,17 @@ ALIASES: dict[str, str] = {
 """Alias -> flag."""
 
 _AGENT_FILES = "agent files of OpenRLHF don't run yet; give an AgentInstance as --env file.py:Class"
-_REWARDS = "rewards outside the environment don't come from files yet; return them from step, or use Trainer(reward=)"
-_FILTER = "groups aren't filtered yet; those without signal are counted in groups_without_signal"
+_REWARD_MODEL = "give a reward model as a reward: --reward_file with a file that holds RewardModel(model_path=...)"
+_SANDBOX = "there is no sandbox yet; a reward file runs with the rights of whoever starts it"
 _WANDB = "metrics don't go to Weights & Biases yet; they are in metrics.jsonl in the run's folder"
 _KL = "there is no reference model yet; leave it out"
 _CRITIC = "there is no critic yet; choose an estimator that compares within the group, such as rloo"
 
 NOT_YET: dict[str, str] = {
     "agent_func_path": _AGENT_FILES,
-    "remote_rm_url": _REWARDS,
-    "reward_file": _REWARDS,
-    "reward_function": _REWARDS,
-    "reward_pretrain": _REWARDS,
-    "real_imports": _AGENT_FILES,
-    "sandbox_rewards": _REWARDS,
-    "log_rewards": "the metrics hold each update's distribution of rewards; leave it out",
-    "save_reward_analysis": _REWARDS,
+    "reward_pretrain": _REWARD_MODEL,
+    "sandbox_rewards": _SANDBOX,
     "async_train": "training is synchronous; leave it out",
-    "dynamic_filtering": _FILTER,
-    "dynamic_filtering_reward_range": _FILTER,
     "use_wandb": _WANDB,
     "wandb_project": _WANDB,
     "wandb_org": _WANDB,

@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 from argparse import SUPPRESS, Action
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
@@ -98,7 +98,7 @@ def _rewrite(parser: FlagParser, argv: Sequence[str]) -> list[str]:
     """The command line in the parser's own words: aliases resolved, switches and pairs spelled out."""
     actions = {option[2:]: action for action in parser._actions for option in action.option_strings}  # noqa: SLF001
     rewritten: list[str] = []
-    rest = list(argv)
+    rest = [_as_flag(token) for token in argv]
     while rest:
         token = rest.pop(0)
         if not token.startswith("--") or token == "--":
@@ -113,26 +113,59 @@ def _rewrite(parser: FlagParser, argv: Sequence[str]) -> list[str]:
             count = next((i for i, following in enumerate(rest) if following.startswith("--")), len(rest))
             values, rest = rest[:count], rest[count:]
         if name == "config":
-            _check_file(parser, values)
+            values = [_settings(parser, value, actions) for value in values]
         rewritten += _spell_out(name, values, getattr(action, "_typehint", None))
     return rewritten
 
 
-def _check_file(parser: FlagParser, values: Sequence[str]) -> None:
-    """Read a file of settings alone, so that its mistakes are told with its name."""
-    for value in values:
-        if not Path(value).is_file():
-            raise ConfigError(f"--config {value}: there is no such file")
-        try:
+_PAIR = re.compile(r"\+{0,2}(training\.\w+=.*)", re.DOTALL)
+
+
+def _as_flag(token: str) -> str:
+    """A pair such as `training.reward_function=NAME` or `+training.log_rewards=true` as the flag that it stands for."""
+    pair = _PAIR.fullmatch(token)
+    return f"--{pair[1]}" if pair else token
+
+
+def _settings(parser: FlagParser, value: str, actions: Mapping[str, Action]) -> str:
+    """A file of settings, checked alone, so that its mistakes are told with its name; in the flags' own names."""
+    path = Path(value)
+    if not path.is_file():
+        raise ConfigError(f"--config {value}: there is no such file")
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        given = None  # the parser says what is wrong
+    try:
+        if isinstance(given, dict) and (flat := dict(_flat(given, actions))) != given:
+            value = json.dumps(flat)
+            parser.parse_string(value)
+        else:
             parser.parse_path(value)
-        except ConfigError as error:
-            raise ConfigError(f"{value}: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return value
+
+
+def _flat(given: Mapping[Any, Any], actions: Mapping[str, Action], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings in sections, such as `training: {reward_function: NAME}`, as pairs of flag and value."""
+    for key, value in given.items():
+        name = _plain_name(f"{prefix}{key}")
+        if isinstance(value, dict) and name not in actions:
+            yield from _flat(value, actions, f"{prefix}{key}.")
+        else:
+            yield name, value
+
+
+def _plain_name(given: str) -> str:
+    """The flag that an alias, or a name in the section `training`, stands for."""
+    return ALIASES.get(given, given).removeprefix("training.")
 
 
 def _resolve(given: str, actions: Mapping[str, Action]) -> str:
     """The flag that a name on the command line stands for."""
     name = given if given in actions else given.replace("-", "_")
-    name = ALIASES.get(name, name)
+    name = _plain_name(name)
     if name in actions or name.partition(".")[0] in actions:
         return name
     if name in NOT_YET:

@@ -21,7 +21,7 @@ def run(argv: Sequence[str]) -> int:
         add_section(parser, section)
     flags = parse(parser, argv)
     config = TrainConfig.of(**{name: value for name, value in flags.items() if name in SECTION_OF})
-    if not config.env.env:
+    if not config.env.env and not config.reward.is_given:
         raise ConfigError("--env is missing; `turngym envs` lists what there is, or give file.py:Class")
     from transformers.utils.logging import disable_progress_bar  # torch, and with it seconds, once the flags are right
 

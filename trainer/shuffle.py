@@ -1,43 +1,18 @@
-"""Changes to what finished episodes earned: a reward of the user's own, and the control run's permutation."""
+"""The control run's permutation of what episodes earned."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 import numpy as np
 
 from ..agents.episode import Episode, TokenRecord, Turn
 from ..agents.group import Group
-from ..envs.errors import RecordError
-from ..envs.tasks import Task
-
-RewardFn: TypeAlias = Callable[[Episode, Task], float | None]
-"""What an episode earns on top of what its environment gave, or None for nothing."""
-
 
 _SHUFFLE = 0x5AFF1E
 """Sets this stream of random numbers apart from the run's others."""
-
-
-def add_rewards(group: Group, reward: RewardFn) -> Group:
-    """Add what `reward` gives each episode to the episode's last turn. Failed episodes aren't asked about.
-
-    Raises:
-        RecordError: it gave something that is no finite number.
-    """
-    return replace(group, episodes=tuple(_add(episode, reward(episode, group.task)) for episode in group.episodes))
-
-
-def _add(episode: Episode, value: float | None) -> Episode:
-    if value is None or not episode.turns:
-        return episode
-    if not math.isfinite(value):
-        raise RecordError(f"the reward of {episode.episode_id} is {value!r}; return a finite number, or None")
-    *others, last = episode.turns
-    return replace(episode, turns=(*others, replace(last, reward=last.reward + float(value))))
 
 
 def shuffle_rewards(groups: Sequence[Group], *, seed: int, update: int) -> list[Group]:
