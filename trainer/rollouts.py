@@ -210,10 +210,12 @@ class Rollouts:
         place.group = replace(scored, size=size, episodes=episodes, failed=failed)
 
     def _is_refilled(self, place: _Place) -> bool:
-        """Whether members are played again, because only their reward failed."""
-        assert place.group is not None
-        is_by_reward = any(episode.ending is Ending.REWARD_FAILED for episode in place.group.failed)
-        return place.group.is_short and is_by_reward and place.num_refills < self._limits.max_refills
+        """Whether members are played again, because their reward failed while that of siblings didn't."""
+        group = place.group
+        assert group is not None
+        is_by_reward = any(episode.ending is Ending.REWARD_FAILED for episode in group.failed)
+        is_possible = bool(group.episodes) and place.num_refills < self._limits.max_refills
+        return group.is_short and is_by_reward and is_possible
 
     def _tells_nothing(self, group: Group) -> bool:
         if not self._algorithm.dynamic_filtering:

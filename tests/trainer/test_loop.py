@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from transformers import AutoTokenizer
-from turngym.agents import Episode, ScriptedEngine, read_episodes
+from turngym.agents import ScriptedEngine, read_episodes
 from turngym.envs import AgentInstance, ListTaskSource, StepResult, Task
 from turngym.envs.errors import ConfigError, DataError, EngineError, EnvError
 from turngym.envs.rewards import Trajectory
@@ -195,7 +195,7 @@ def test_an_engine_of_ones_own_gets_the_weights_and_is_not_closed(config: TrainC
 
 
 def test_a_reward_of_ones_own_is_added_on_the_last_turn(config: TrainConfig):
-    def reward(n: int) -> float:
+    def reward(response: str, n: int) -> float:
         return 10.0 * (n % 2)
 
     _, reports = fit(config, reward=reward)
