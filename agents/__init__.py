@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ..envs.tokenizer import load_tokenizer
+from ..envs.user_files import load_user_module
 from .builder import EpisodeBuilder
 from .chat import Continuation, Conversation, Renderer
 from .engine import Engine, GenerateRequest, Generation, TracksEpisodes, VersionSpan, WeightSource
@@ -10,10 +12,11 @@ from .episode import Ending, Episode, Failure, TokenRecord, Turn
 from .executor import AgentExecutor
 from .executor_config import ExecutorConfig
 from .group import Group
+from .remote_reward import RemoteReward
+from .reward_files import load_reward_file
 from .seeds import derive_seed
 from .stats import ExecutorStats
 from .store import EpisodeWriter, read_episodes
-from .tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from .engines.transformers import TransformersEngine
@@ -44,6 +47,9 @@ __all__ = [
     "EpisodeWriter",
     "read_episodes",
     "derive_seed",
+    "load_user_module",
+    "load_reward_file",
+    "RemoteReward",
 ]
 
 

@@ -145,6 +145,7 @@ class EpisodeBuilder:
         failure: Failure | None = None,
         reset_info: Mapping[str, Any] | None = None,
         duration_s: float = 0.0,
+        prompt: str = "",
     ) -> Episode:
         """The frozen episode. An action that got no feedback is kept as a turn with reward 0."""
         if self._pending is not None:
@@ -157,6 +158,7 @@ class EpisodeBuilder:
             records=tuple(record.freeze() for record in self._records),
             reset_info={} if reset_info is None else reset_info,
             duration_s=duration_s,
+            prompt=prompt,
         )
 
 

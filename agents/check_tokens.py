@@ -13,6 +13,7 @@ from rich.table import Table
 
 from ..envs.errors import TemplateError
 from ..envs.sampling import SamplingParams
+from ..envs.tokenizer import load_tokenizer
 from ..envs.types import Message, Observation
 from .builder import EpisodeBuilder
 from .chat import Conversation, OnRewrite, Renderer
@@ -20,7 +21,6 @@ from .chat_template import ChatTemplate
 from .engine import Generation, VersionSpan
 from .episode import Ending
 from .text_encoding import Follows
-from .tokenizer import load_tokenizer
 
 _CHOOSE = (
     'choose on_rewrite="append" to keep the context as the policy saw it, or on_rewrite="fork" to go on in a new '

@@ -91,6 +91,7 @@ class Rollout:
         self._conversation = setup.renderer.begin()
         self._env: AgentInstance | None = None
         self._reset_info: dict[str, Any] = {}
+        self._prompt = ""
         self._seed_key = (key.epoch, task_key(key.task.id), key.member, key.attempt)
         self._use(sampling)
         seed = key.task.seed
@@ -114,7 +115,11 @@ class Rollout:
         except EpisodeOver as over:
             self.over, ending, failure = over, over.ending, over.failure
         return self._builder.finish(
-            ending, failure=failure, reset_info=self._reset_info, duration_s=time.perf_counter() - started
+            ending,
+            failure=failure,
+            reset_info=self._reset_info,
+            duration_s=time.perf_counter() - started,
+            prompt=self._prompt,
         )
 
     async def close(self) -> None:
@@ -142,6 +147,7 @@ class Rollout:
             token_ids = self._conversation.prompt(observation)
         except TemplateError as error:
             calls.fail(error, where="render")
+        self._prompt = observation_text(observation)
         if len(token_ids) >= max_length:
             message = (
                 f"the prompt of task {task.id!r} has {len(token_ids)} tokens and the context holds {max_length}, "

@@ -27,7 +27,9 @@ from .episode import Ending, Episode, Failure, TokenRecord, Turn
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Version 1 has no prompts; its files are read, and their prompts are empty."""
+_READABLE = (1, SCHEMA_VERSION)
 _VERSION_KEY = b"turngym.schema_version"
 
 
@@ -79,9 +81,9 @@ def read_episodes(path: str | Path) -> list[Episode]:
             if _VERSION_KEY not in metadata:
                 raise DataError(f"{path} holds no episodes; give one of RUN/episodes/*.parquet")
             version = int(metadata[_VERSION_KEY])
-            if version != SCHEMA_VERSION:
+            if version not in _READABLE:
                 raise DataError(
-                    f"{path} has schema version {version}, and this turngym reads {SCHEMA_VERSION}; "
+                    f"{path} has schema version {version}, and this turngym reads up to {SCHEMA_VERSION}; "
                     "read it with the turngym that wrote it"
                 )
             table = file.read()
@@ -153,6 +155,7 @@ def _schema() -> pa.Schema:
         "score": pa.float64(),
         "duration_s": seconds,
         "reset_info": text,
+        "prompt": text,
         "turns": pa.list_(turn),
         "records": pa.list_(record),
     }
@@ -192,6 +195,7 @@ def _row(episode: Episode) -> dict[str, Any]:
         "score": episode.score,
         "duration_s": episode.duration_s,
         "reset_info": _to_json(episode.reset_info),
+        "prompt": _text(episode.prompt),
         "turns": [_turn_row(turn) for turn in episode.turns],
         "records": [_record_row(record) for record in episode.records],
     }
@@ -222,6 +226,7 @@ def _episode(row: Mapping[str, Any], records: pa.ListScalar) -> Episode:
         records=_records(records),
         env_seed=_number(row["env_seed"]),
         reset_info=json.loads(row["reset_info"]),
+        prompt=row.get("prompt", ""),
     )
 
 

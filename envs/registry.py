@@ -11,23 +11,20 @@ from __future__ import annotations
 
 import difflib
 import functools
-import hashlib
 import importlib
-import importlib.util
 import inspect
 import math
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeAlias
 
 from .errors import ConfigError, UnknownEnvError
 from .instance import AgentInstance
 from .tasks import TaskSource
 from .threads import as_async
+from .user_files import import_file
 from .wrappers import OrderEnforcing, TimeLimit
 
 EntryPoint: TypeAlias = str | Callable[..., AgentInstance]
@@ -172,7 +169,8 @@ def make(id: str, **kwargs: Any) -> AgentInstance:  # noqa: A002
 
     Args:
         id: a registered id, `module:Class` or `path/to/file.py:Class`.
-        kwargs: arguments of the environment. Those that only its tasks take are left to `task_source`.
+        kwargs: arguments of the environment. Those that only its tasks take are left to `task_source`. `reward` and
+            `reward_on` attach a reward (see `RewardedInstance`), unless the environment has an argument of that name.
 
     Raises:
         UnknownEnvError: there is no such environment.
@@ -187,7 +185,7 @@ def make(id: str, **kwargs: Any) -> AgentInstance:  # noqa: A002
     instance = as_async(instance)
     if env_spec.max_turns is not None:
         instance = TimeLimit(instance, env_spec.max_turns)
-    return OrderEnforcing(instance)
+    return OrderEnforcing(_with_reward(instance, **_split(env_spec, kwargs)[1]))
 
 
 def task_source(id: str, **kwargs: Any) -> TaskSource:  # noqa: A002
@@ -214,7 +212,7 @@ def task_source(id: str, **kwargs: Any) -> TaskSource:  # noqa: A002
 def _choose(env_spec: EnvSpec, kwargs: Mapping[str, Any], target: Callable[..., Any]) -> dict[str, Any]:
     """Those arguments that the target takes, or an error that names the one that nobody takes."""
     accepted = _parameters(target)
-    merged = {**env_spec.kwargs, **kwargs}
+    merged, _ = _split(env_spec, kwargs)
     if accepted is None:
         return merged
     others: frozenset[str] | None = frozenset()
@@ -226,6 +224,24 @@ def _choose(env_spec: EnvSpec, kwargs: Mapping[str, Any], target: Callable[..., 
             known = ", ".join(sorted(others)) or "none"
             raise ConfigError(f"{env_spec.id} takes no argument {name!r}; it takes: {known}")
     return {name: value for name, value in merged.items() if name in accepted}
+
+
+def _split(env_spec: EnvSpec, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments of the environment and its tasks, and apart from them those that attach a reward."""
+    merged = {**env_spec.kwargs, **kwargs}
+    own = _parameters(_load_env(env_spec.entry_point)) or frozenset()
+    attached = {name: merged.pop(name) for name in ("reward", "reward_on") if name in merged and name not in own}
+    return merged, attached
+
+
+def _with_reward(instance: AgentInstance, reward: Any = None, reward_on: Any = None) -> AgentInstance:
+    if reward is None:
+        if reward_on is not None:
+            raise ConfigError(f"reward_on={reward_on!r} without a reward; give reward= too")
+        return instance
+    from .rewards.rewarded import RewardedInstance
+
+    return RewardedInstance(instance, reward, on=reward_on or "episode")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -265,7 +281,9 @@ def _load(location: str) -> Any:
     """The object at `module:name` or `file.py:name`; the name may have dots."""
     where, _, names = location.rpartition(":")
     if where.endswith(".py"):
-        module = _load_file(Path(where), location)
+        if not Path(where).is_file():
+            raise UnknownEnvError(f"{location}: there is no file {where}")
+        module = import_file(Path(where))
     else:
         try:
             module = importlib.import_module(where)
@@ -277,27 +295,6 @@ def _load(location: str) -> Any:
         if found is None:
             raise UnknownEnvError(f"{location}: {where} defines no {name!r}")
     return found
-
-
-def _load_file(path: Path, location: str) -> ModuleType:
-    if not path.is_file():
-        raise UnknownEnvError(f"{location}: there is no file {path}")
-    path = path.resolve()
-    digest = hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()
-    name = f"turngym_file_{path.stem}_{digest}"
-    if name in sys.modules:
-        return sys.modules[name]
-    module_spec = importlib.util.spec_from_file_location(name, path)
-    if module_spec is None or module_spec.loader is None:
-        raise UnknownEnvError(f"{location}: {path} can't be loaded as a Python file")
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[name] = module
-    try:
-        module_spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
 
 
 register(
@@ -314,4 +311,9 @@ register(
     reward_range=(0.0, 1.0),
     tasks="turngym.envs.math.guess_number:GuessNumberTasks",
     description="Higher or lower; each turn earns the share of the interval that it removed.",
+)
+register(
+    "SingleTurn-v0",
+    entry_point="turngym.envs.single_turn:SingleTurnEnv",
+    description="One prompt, one response; any data set, and the reward that you attach.",
 )

@@ -57,7 +57,7 @@ from .parts import (
 )
 from .progress import RunProgress
 from .prompt_check import check_prompts
-from .reward_log import reward_metrics
+from .reward_log import log_lines, part_means, reward_metrics
 from .reward_setup import make_scorer
 from .rollouts import Rollouts
 from .run_folder import RunFolder
@@ -239,6 +239,7 @@ class Trainer:
             version=self.version,
             before=before,
             after=after,
+            reward_analysis=self._analyse_rewards(),
         )
 
     def _rollouts(self, executor: AgentExecutor) -> Rollouts:
@@ -287,7 +288,7 @@ class Trainer:
             "version": self.version,
             "epoch": played.epoch,
             **rollout_metrics(groups),
-            **(reward_metrics(groups) if self.config.reward.log_rewards else {}),
+            **(reward_metrics(groups) if self.config.reward.log_rewards else part_means(groups)),
             **sample_metrics(groups, samples, version=update),
             **{key: value for key, value in result.metrics.items() if key not in ("tokens", "episodes")},
             "trained_tokens": int(result.metrics["tokens"]),
@@ -302,6 +303,8 @@ class Trainer:
         self.folder.metrics.write(metrics)
         if self._progress is not None:
             self._progress.updated(metrics)
+            for line in log_lines(metrics):
+                self._progress.note(line)
         report = UpdateReport(update=update, version=self.version, metrics=metrics, groups=groups)
         for callback in self._callbacks:
             callback(report)
@@ -335,6 +338,17 @@ class Trainer:
         )
         self.folder.episodes.write(episodes, split="eval", update=self.version)
         return report
+
+    def _analyse_rewards(self) -> Path | None:
+        if not self.config.reward.save_reward_analysis or self.version == 0:
+            return None
+        from .reward_analysis import analyse, save_reward_analysis
+
+        played = (self._order.task(place)[1] for place in range(self._next_task))
+        analysis = analyse(self.folder.path, tasks={task.id: task for task in played})
+        for warning in analysis.warnings:
+            self._note(f"warning: {warning}")
+        return save_reward_analysis(analysis)
 
     def _save(self) -> None:
         self.folder.checkpoints.save(

@@ -45,6 +45,8 @@ METRICS: dict[str, str] = {
     "forked_episodes": "episodes with more than one token record",
     "groups_short": "groups that miss members although they were refilled as often as allowed",
     "groups_without_signal": "share of the groups whose advantages are all zero",
+    "reward/NAME": "_mean of each part of the reward; with --log_rewards also _std, _min, _max, and the distribution",
+    "reward_of/NAME": "with --log_rewards: the same for each kind of task",
     "failed_tries": "attempts at this update of which every episode failed",
     "filtered_low": "groups replaced because their mean score was too low (dynamic filtering), or none was played",
     "filtered_high": "groups replaced because their mean score was too high",

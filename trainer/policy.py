@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..agents.engine import WeightSource
-from ..agents.tokenizer import load_tokenizer
 from ..envs.errors import ConfigError
+from ..envs.tokenizer import load_tokenizer
 from .packing import MicroBatch
 
 MAX_CHUNK_LOGITS = 2**24

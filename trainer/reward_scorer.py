@@ -13,7 +13,8 @@ from ..agents.episode import Ending, Episode, Failure, TokenRecord, Turn
 from ..agents.failures import MAX_REWARD, failure_of
 from ..agents.group import Group
 from ..envs.errors import InvalidRewardError, RewardError
-from ..envs.rewards.base import GroupReward, RewardFunction, label_of, score_of
+from ..envs.rewards.base import RewardFunction, label_of, score_of
+from ..envs.rewards.rewarded import compares_episodes
 from ..envs.rewards.scoring import Scored, score_group
 from ..envs.rewards.types import RewardOutput, Trajectory
 from .together import run_together
@@ -46,7 +47,7 @@ class RewardScorer:
     @property
     def sees_group(self) -> bool:
         """Whether what an episode earns depends on its siblings, so that a group is scored as a whole."""
-        return isinstance(self.reward, GroupReward)
+        return compares_episodes(self.reward)
 
     async def start(self) -> None:
         """Get the reward ready.

@@ -37,6 +37,7 @@ class RunReport:
         version: updates done.
         before: the evaluation before the first update, or None where an earlier one made it.
         after: the evaluation after the last one, or None.
+        reward_analysis: what `save_reward_analysis` wrote, or None.
     """
 
     out: Path
@@ -44,3 +45,4 @@ class RunReport:
     version: int
     before: EvalReport | None
     after: EvalReport | None
+    reward_analysis: Path | None = None

@@ -84,26 +84,25 @@ def _token_ids(episode: Episode, turn: Turn) -> tuple[int, ...]:
 def _messages(task: Task, turns: Sequence[TrajectoryTurn]) -> list[Message]:
     """User and assistant in turn; a first observation that was the task's chat keeps its roles."""
     messages: list[Message] = []
-    chat = task.options.get("prompt")
     for index, turn in enumerate(turns):
-        if index == 0 and _is_chat(chat) and _text(chat) == turn.observation:
-            messages += [{"role": item["role"], "content": item["content"]} for item in chat]
+        chat = _chat(task.options.get("prompt")) if index == 0 else []
+        if chat and _text(chat) == turn.observation:
+            messages += chat
         elif turn.observation:
             messages.append({"role": "user", "content": turn.observation})
         messages.append({"role": "assistant", "content": turn.response})
     return messages
 
 
-def _is_chat(prompt: Any) -> bool:
-    return (
-        isinstance(prompt, list | tuple)
-        and bool(prompt)
-        and all(isinstance(m, Mapping) and isinstance(m.get("content"), str) and "role" in m for m in prompt)
-    )
+def _chat(prompt: Any) -> list[Message]:
+    """A task's prompt that is a chat, by role and content; empty where it is none."""
+    if not isinstance(prompt, list | tuple):
+        return []
+    if not all(isinstance(m, Mapping) and isinstance(m.get("content"), str) and "role" in m for m in prompt):
+        return []
+    return [{"role": message["role"], "content": message["content"]} for message in prompt]
 
 
 def _text(prompt: Any) -> str:
     """A task's prompt as text: a chat's contents, a line each."""
-    if isinstance(prompt, str):
-        return prompt
-    return "\n".join(item["content"] for item in prompt) if _is_chat(prompt) else ""
+    return prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in _chat(prompt))

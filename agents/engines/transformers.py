@@ -15,8 +15,8 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from ...envs.errors import ConfigError, EngineError
+from ...envs.tokenizer import load_tokenizer
 from ..engine import GenerateRequest, Generation, WeightSource, refuse_media
-from ..tokenizer import load_tokenizer
 from .batch_worker import BatchWorker
 from .decoding import BatchRun
 from .prefix_store import PrefixStore

@@ -26,9 +26,12 @@ _NUMBER = re.compile(
     rf"|(?:{_UNSIGNED})(?:\s?/\s?[0-9]+)?)(?![\w]|[.,][0-9]|\s?/)(?:\s?\\?%)?"
 )
 _FRACTION = re.compile(r"([-+]?)(?:\\[dt]?frac\s*\{\s*(-?[0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}|([0-9]+)\s?/\s?([0-9]+))")
-_MARKER = re.compile(r"\\boxed\s*\{|####(?=\s*[-+−$\\.0-9])|(?:answer|solution)(?:\s+is|\s*[:=])[\s:=]*", re.IGNORECASE)
+_MARKER = re.compile(
+    r"\\boxed\s*\{|####(?=\s*[-+−$\\.0-9])|(?:answer|solution)(?:\s+is|\s*[:=])[\s:=]*|<answer>",
+    re.IGNORECASE,
+)
 _SIGNS = r"[\s,;*/^+\-−×·()\[\]{}|$\\]*+"
-_JOINT = re.compile(rf"{_SIGNS}(?:(?:or|and|to|times|plus|minus)\b)?+{_SIGNS}")
+JOINT = re.compile(rf"{_SIGNS}(?:(?:or|and|to|times|plus|minus)\b)?+{_SIGNS}")
 """What stands between numbers that belong together: of a list, or of an expression left to work out."""
 _FORMULA = re.compile(r"\$+([^$]+)\$+|\\\((.+?)\\\)")
 _WORDS = re.compile(r"[A-Za-z]{2,}(?: [A-Za-z]+)*")
@@ -61,20 +64,20 @@ def stated_number(text: str, *, max_numbers: int = MAX_NUMBERS) -> str | None:
         text: what was written.
         max_numbers: without a marker, a text with more numbers than this states none of them.
     """
-    marked = _after_last_marker(text)
-    if marked is not None:
-        return _only_number(unframed(marked.rsplit("=", 1)[-1]))
+    answer = marked(text)
+    if answer is not None:
+        return _only_number(unframed(answer.rsplit("=", 1)[-1]))
     numbers = list(_NUMBER.finditer(text))
     if not 0 < len(numbers) <= max_numbers:
         return None
-    if len(numbers) > 1 and _JOINT.fullmatch(text, numbers[-2].end(), numbers[-1].start()):
+    if len(numbers) > 1 and JOINT.fullmatch(text, numbers[-2].end(), numbers[-1].start()):
         return None
     return _plain(numbers[-1].group())
 
 
 def stated_expression(text: str) -> str | None:
     """The expression that a text states as its answer, or None: after a marker, else the last formula or all of it."""
-    answer = _after_last_marker(text)
+    answer = marked(text)
     if answer is None:
         end = text[-4 * MAX_ANSWER_CHARS :]
         formulas = _FORMULA.findall(end)
@@ -125,7 +128,11 @@ def _compare_numbers(answer: str, label: str) -> bool | None:
     return False if is_exact or abs(left - right) > _ROUNDING else None
 
 
-def _after_last_marker(text: str) -> str | None:
+def marked(text: str) -> str | None:
+    r"""What stands after the last marker of a text: in the braces of `\boxed`, else to the end of the line or sentence.
+
+    None where there is no marker.
+    """
     markers = list(_MARKER.finditer(text))
     if not markers:
         return None
@@ -133,7 +140,7 @@ def _after_last_marker(text: str) -> str | None:
     rest = text[marker.end() : marker.end() + 4 * MAX_ANSWER_CHARS]
     if marker.group().startswith("\\boxed"):
         return _braced(rest)
-    line = rest.lstrip().split("\n", 1)[0]
+    line = re.split("\n|</answer>", rest.lstrip(), maxsplit=1)[0]
     return unframed(re.split(r"\.\s", line, maxsplit=1)[0])
 
 
@@ -152,7 +159,7 @@ def _only_number(text: str) -> str | None:
     numbers = list(_NUMBER.finditer(text))
     if not numbers or (len(numbers) > 1 and numbers[0].start() > 0):
         return None
-    if len(numbers) > 1 and _JOINT.fullmatch(text, numbers[0].end(), numbers[1].start()):
+    if len(numbers) > 1 and JOINT.fullmatch(text, numbers[0].end(), numbers[1].start()):
         return None
     return _plain(numbers[0].group())
 

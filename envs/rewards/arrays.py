@@ -10,7 +10,21 @@ from .types import described
 
 
 def as_floats(value: Any, count: int, what: str) -> list[float]:
-    """One finite float for each of `count` responses.
+    """As `as_numbers`, of which each must be finite.
+
+    Raises:
+        InvalidRewardError: as there.
+        RewardError: a number isn't finite.
+    """
+    numbers = as_numbers(value, count, what)
+    for index, number in enumerate(numbers):
+        if not math.isfinite(number):
+            raise RewardError(f"{what}[{index}] is {number}; it must be finite")
+    return numbers
+
+
+def as_numbers(value: Any, count: int, what: str) -> list[float]:
+    """One float for each of `count` responses; not finite where the given number isn't, or is beyond every float.
 
     Args:
         value: a list, tuple, array or tensor of shape [count]; for one response a number will do.
@@ -19,7 +33,6 @@ def as_floats(value: Any, count: int, what: str) -> list[float]:
 
     Raises:
         InvalidRewardError: it has another shape, or holds something that is no number; the message names both shapes.
-        RewardError: a number isn't finite.
     """
     items = value.tolist() if hasattr(value, "tolist") else value  # numpy's arrays, and torch's tensors on any device
     if isinstance(items, bool | int | float) and count == 1:
@@ -29,10 +42,7 @@ def as_floats(value: Any, count: int, what: str) -> list[float]:
     items = [item.item() if hasattr(item, "item") and getattr(item, "shape", None) == () else item for item in items]
     if not all(isinstance(item, bool | int | float) for item in items):
         raise InvalidRewardError(f"{what} is {_shaped(value)}; it must be [{count}], one number for each response")
-    for index, item in enumerate(items):
-        if not math.isfinite(item):
-            raise RewardError(f"{what}[{index}] is {item}; it must be finite")
-    return [float(item) for item in items]
+    return [_float(item) for item in items]
 
 
 def as_logs(extra_logs: Any, count: int, what: str) -> list[dict[str, float]]:
@@ -63,6 +73,13 @@ def as_logs(extra_logs: Any, count: int, what: str) -> list[dict[str, float]]:
         for row, item in zip(rows, items, strict=True):
             row[str(name)] = float(item)
     return rows
+
+
+def _float(item: float) -> float:
+    try:
+        return float(item)
+    except OverflowError:  # an int beyond every float
+        return math.inf if item > 0 else -math.inf
 
 
 def _shaped(value: Any) -> str:

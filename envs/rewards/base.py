@@ -50,7 +50,7 @@ class RewardFunction(ABC):
         self.name = type(self).__name__ if name is None else name
         self.scale = float(scale)
         self.clip = clip
-        _bounds(clip)
+        clip_bounds(clip)
 
     @abstractmethod
     def compute_reward(self, trajectory: Trajectory) -> RewardOutput | Awaitable[RewardOutput]:
@@ -81,12 +81,11 @@ class RewardFunction(ABC):
         try:
             output = given if isinstance(given, RewardOutput) else RewardOutput(reward=as_finite(given, "reward"))
             output = replace(output)  # its numbers may have been changed since it was checked
+            low, high = clip_bounds(self.clip)
+            reward = min(max(output.reward * self.scale, low), high)
+            return replace(output, reward=reward, token_rewards=[value * self.scale for value in output.token_rewards])
         except RewardError as error:
             raise type(error)(f"{label_of(self)}: {error}") from None
-        low, high = _bounds(self.clip)
-        output.reward = min(max(output.reward * self.scale, low), high)
-        output.token_rewards = [value * self.scale for value in output.token_rewards]
-        return output
 
     async def _finished_later(self, given: Awaitable[Any]) -> RewardOutput:
         return self.finished(await given)
@@ -169,7 +168,12 @@ def score_of(output: RewardOutput, label: str) -> float:
 _warned: set[str] = set()
 
 
-def _bounds(clip: Clip) -> tuple[float, float]:
+def clip_bounds(clip: Clip) -> tuple[float, float]:
+    """Least and greatest value that a clip leaves.
+
+    Raises:
+        ConfigError: there is none.
+    """
     if clip is None:
         return -math.inf, math.inf
     low, high = (-clip, clip) if isinstance(clip, int | float) else clip

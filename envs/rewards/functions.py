@@ -16,8 +16,8 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from ..errors import ConfigError, InvalidRewardError
-from .arrays import as_floats, as_logs
+from ..errors import ConfigError, InvalidRewardError, RewardError
+from .arrays import as_logs, as_numbers
 from .base import Clip, GroupReward, RewardFunction
 from .types import RewardOutput, Trajectory
 
@@ -111,11 +111,13 @@ class BatchFunctionReward(GroupReward):
         super().__init__(_name_of(fn) if name is None else name)
         self.fn = fn
         self._names = {parameter.name for parameter in _parameters(fn)}
+        kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        self._needed = {p.name for p in _parameters(fn) if p.default is p.empty and p.kind not in kinds}
         self._takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in _parameters(fn))
 
     def compute_rewards(
         self, trajectories: Sequence[Trajectory]
-    ) -> Sequence[RewardOutput] | Awaitable[Sequence[RewardOutput]]:
+    ) -> Sequence[RewardOutput | RewardError] | Awaitable[Sequence[RewardOutput | RewardError]]:
         """What the function gives, one output for each trajectory."""
         arguments = query_lists(trajectories) if "queries" in self._names else self._columns(trajectories)
         given = self.fn(**arguments)
@@ -129,6 +131,8 @@ class BatchFunctionReward(GroupReward):
         }
         for name in dict.fromkeys(name for t in trajectories for name in t.metadata):
             lists.setdefault(name, [t.metadata.get(name) for t in trajectories])
+        for name in sorted(self._needed - lists.keys()):
+            raise InvalidRewardError(f"no values for the parameter {name!r}; there are: {', '.join(lists)}")
         return lists if self._takes_any else {name: values for name, values in lists.items() if name in self._names}
 
 
@@ -157,7 +161,7 @@ def as_reward(given: Any, *, name: str | None = None) -> RewardFunction:
         raise ConfigError(f"{given!r} is no reward; give a RewardFunction, or a function such as fn(response, label)")
     parameters = _parameters(given)
     names = {parameter.name for parameter in parameters}
-    if "queries" in names or {"prompts", "completions"} <= names:
+    if names & {"queries", "prompts", "completions"}:
         return BatchFunctionReward(given, name)
     required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     known = {*RESPONSE, *PROMPT, *LABEL, *TRAJECTORY, *SYNONYMS, "metadata"}
@@ -175,7 +179,7 @@ def query_lists(trajectories: Sequence[Trajectory]) -> dict[str, list[str]]:
     }
 
 
-def batch_outputs(given: Any, count: int) -> list[RewardOutput]:
+def batch_outputs(given: Any, count: int) -> list[RewardOutput | RewardError]:
     """One output for each of `count` responses from what a function of lists, or a reward server, gave.
 
     Args:
@@ -183,24 +187,30 @@ def batch_outputs(given: Any, count: int) -> list[RewardOutput]:
             rewards alone.
         count: how many responses there were.
 
+    Returns:
+        The outputs; an error in the place of one whose number isn't finite.
+
     Raises:
         InvalidRewardError: something has another shape, or is no number.
-        RewardError: a number isn't finite.
     """
     if not isinstance(given, Mapping):
-        return [RewardOutput(reward=reward) for reward in as_floats(given, count, "rewards")]
+        return [_output(reward, None, {}) for reward in as_numbers(given, count, "rewards")]
     if "rewards" not in given:
         raise InvalidRewardError(f"it gave a dict of {', '.join(map(repr, given)) or 'nothing'}; 'rewards' is missing")
-    rewards = as_floats(given["rewards"], count, "rewards")
-    scores = rewards if given.get("scores") is None else as_floats(given["scores"], count, "scores")
+    rewards = as_numbers(given["rewards"], count, "rewards")
+    scores = rewards if given.get("scores") is None else as_numbers(given["scores"], count, "scores")
     logs = as_logs(given.get("extra_logs"), count, "extra_logs")
-    return [
-        RewardOutput(reward=reward, score=score, metadata=dict(row))
-        for reward, score, row in zip(rewards, scores, logs, strict=True)
-    ]
+    return [_output(reward, score, row) for reward, score, row in zip(rewards, scores, logs, strict=True)]
 
 
-async def _batch_later(given: Awaitable[Any], count: int) -> list[RewardOutput]:
+def _output(reward: float, score: float | None, metadata: Mapping[str, float]) -> RewardOutput | RewardError:
+    try:
+        return RewardOutput(reward=reward, score=score, metadata=dict(metadata))
+    except RewardError as error:
+        return error
+
+
+async def _batch_later(given: Awaitable[Any], count: int) -> list[RewardOutput | RewardError]:
     return batch_outputs(await given, count)
 
 

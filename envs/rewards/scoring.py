@@ -9,11 +9,9 @@ from typing import Any
 
 from ..errors import RewardError
 from ..threads import run_in_thread
-from .base import GroupReward, RewardFunction, label_of
-from .types import RewardOutput, Trajectory
-
-Scored = RewardOutput | RewardError
-"""What scoring a trajectory came to."""
+from .base import RewardFunction, label_of, labelled
+from .combined import Asked, CombinedReward, Scored, Steps, advance, entry_of, sees_groups
+from .types import Trajectory
 
 
 async def score_group(
@@ -21,8 +19,8 @@ async def score_group(
 ) -> list[Scored]:
     """Score the trajectories of one group.
 
-    A reward that sees groups is called once, any other once for each trajectory, all at the same time. Plain `def`
-    methods run on threads; one that overruns is left behind.
+    A reward that sees groups is called once, any other once for each trajectory, all at the same time. One that is made
+    of others isn't called: each of its parts is. Plain `def` methods run on threads; one that overruns is left behind.
 
     Args:
         reward: what scores.
@@ -34,10 +32,12 @@ async def score_group(
     """
     if not trajectories:
         return []
-    if isinstance(reward, GroupReward):
+    if isinstance(reward, CombinedReward) and entry_of(reward) == "combine":
+        return await _score_combined(reward, trajectories, timeout_s)
+    if sees_groups(reward):
         try:
             given = await _limited(_call(reward.compute_rewards, trajectories), reward, timeout_s)
-            return list(reward.finished_group(given, len(trajectories)))
+            return reward.finished_group(given, len(trajectories))
         except RewardError as error:
             return [error] * len(trajectories)
     async with asyncio.TaskGroup() as together:
@@ -47,10 +47,38 @@ async def score_group(
 
 async def score_one(reward: RewardFunction, trajectory: Trajectory, *, timeout_s: float | None = None) -> Scored:
     """Score one trajectory. Arguments and result as those of `score_group`."""
+    if isinstance(reward, CombinedReward) and entry_of(reward) == "combine":
+        return (await _score_combined(reward, [trajectory], timeout_s))[0]
     try:
         return reward.finished(await _limited(_call(reward.compute_reward, trajectory), reward, timeout_s))
     except RewardError as error:
         return error
+
+
+async def _score_combined(
+    reward: CombinedReward, trajectories: Sequence[Trajectory], timeout_s: float | None
+) -> list[Scored]:
+    """Score every part that `combine` asks for, and let it combine the results."""
+    steps, answers = reward.combine(trajectories), None
+    while True:
+        try:
+            asked, rewards = _advanced(reward, steps, answers)
+            if asked is None:
+                return reward.finished_group(rewards, len(trajectories))
+        except RewardError as error:
+            return [error] * len(trajectories)
+        async with asyncio.TaskGroup() as together:
+            scoring = [together.create_task(score_group(part, some, timeout_s=timeout_s)) for part, some in asked]
+        answers = [task.result() for task in scoring]
+
+
+def _advanced(reward: CombinedReward, steps: Steps, answers: Any) -> tuple[Asked | None, Sequence[Scored]]:
+    try:
+        return advance(steps, answers)
+    except RewardError as error:
+        raise labelled(error, reward) from error
+    except Exception as error:  # a user's callable that `combine` called
+        raise RewardError(f"{label_of(reward)} raised {type(error).__name__}: {error}") from error
 
 
 async def _call(method: Any, *args: Any) -> Any:
@@ -62,12 +90,18 @@ async def _call(method: Any, *args: Any) -> Any:
 
 async def _limited(awaitable: Any, reward: RewardFunction, timeout_s: float | None) -> Any:
     """Await a call into a reward; whatever it raises becomes a `RewardError` that names the reward."""
+    limit = asyncio.timeout(None if reward.limits_itself else timeout_s)
     try:
-        async with asyncio.timeout(None if reward.limits_itself else timeout_s) as limit:
+        async with limit:
             return await awaitable
     except RewardError as error:
         raise type(error)(f"{label_of(reward)}: {error}") from error
-    except Exception as error:  # the reward's own, of any class
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise RewardError(f"{label_of(reward)} was cancelled by something inside it") from error
+    except (Exception, SystemExit) as error:  # the reward's own, of any class
         if isinstance(error, TimeoutError) and limit.expired():
             raise RewardError(f"{label_of(reward)} took longer than {timeout_s:g} s") from None
         raise RewardError(f"{label_of(reward)} raised {type(error).__name__}: {error}") from error

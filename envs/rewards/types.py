@@ -118,12 +118,18 @@ class RewardOutput:
 
 
 def parts_of(metadata: Mapping[str, Any]) -> dict[str, float]:
-    """The finite numbers of a reward's metadata, by name."""
-    return {
-        str(name): float(value)
-        for name, value in metadata.items()
-        if isinstance(value, bool | int | float) and math.isfinite(value)
-    }
+    """The finite numbers of a reward's metadata, by name; arrays and tensors of shape [] count as numbers."""
+    numbers = {str(name): _number(value) for name, value in metadata.items()}
+    return {name: number for name, number in numbers.items() if number is not None}
+
+
+def _number(value: Any) -> float | None:
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()
+    try:
+        return float(value) if isinstance(value, bool | int | float) and math.isfinite(value) else None
+    except OverflowError:  # an int beyond every float
+        return None
 
 
 def as_finite(value: Any, what: str) -> float:

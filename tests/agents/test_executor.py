@@ -136,6 +136,7 @@ async def test_an_episode_is_reset_then_turns_until_the_env_ends_it(
     assert [turn.feedback for turn in episode.turns] == ["Go on."] * 3
     assert [turn.info for turn in episode.turns] == [{"text": "ok"}] * 3
     assert episode.score == 1.0
+    assert episode.prompt == "Count."
     assert episode.reset_info == {"seed": episode.env_seed}
     assert Counting.opened == 0
 

@@ -22,6 +22,7 @@ def test_the_public_names() -> None:
         "GenerateRequest",
         "Generation",
         "Group",
+        "RemoteReward",
         "Renderer",
         "ScriptedEngine",
         "TokenRecord",
@@ -31,7 +32,9 @@ def test_the_public_names() -> None:
         "VersionSpan",
         "WeightSource",
         "derive_seed",
+        "load_reward_file",
         "load_tokenizer",
+        "load_user_module",
         "read_episodes",
     ]
     assert all(hasattr(turngym.agents, name) for name in turngym.agents.__all__)
@@ -40,7 +43,7 @@ def test_the_public_names() -> None:
 def test_importing_it_loads_no_backend() -> None:
     program = (
         "import sys, turngym.agents\n"
-        "print(sorted({'torch', 'transformers', 'pyarrow', 'vllm', 'math_verify'} & sys.modules.keys()))"
+        "print(sorted({'torch', 'transformers', 'pyarrow', 'vllm', 'math_verify', 'httpx2'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

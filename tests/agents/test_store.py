@@ -82,6 +82,7 @@ def episodes(draw: st.DrawFn) -> Episode:
         failure=draw(st.none() | st.just(failure)),
         reset_info=draw(st.dictionaries(st.text(), JSON, max_size=2)),
         duration_s=1.5,
+        prompt=draw(UNICODE),
     )
 
 
@@ -175,7 +176,16 @@ def test_files_that_hold_no_episodes_are_refused_with_a_remedy(tmp_path: Path) -
         read_episodes(other)
     with pytest.raises(DataError, match="is no Parquet file, or was cut off"):
         read_episodes(text)
-    with pytest.raises(DataError, match="has schema version 99, and this turngym reads 1"):
+    with pytest.raises(DataError, match="has schema version 99, and this turngym reads up to 2"):
         read_episodes(later)
     with pytest.raises(DataError, match="there is no file"):
         read_episodes(tmp_path / "missing.parquet")
+
+
+def test_files_of_the_version_without_prompts_are_read(tmp_path: Path) -> None:
+    path, first = EpisodeWriter(tmp_path).write([episode()]), tmp_path / "first.parquet"
+    table = pq.read_table(path).drop_columns(["prompt"])
+    pq.write_table(table.replace_schema_metadata({"turngym.schema_version": "1"}), first)
+    (read,) = read_episodes(first)
+    assert_equal(read, episode())
+    assert not read.prompt

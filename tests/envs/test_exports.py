@@ -20,7 +20,8 @@ UnicodeText as_step_result Task TaskSource ListTaskSource RowTaskSource SplitNam
 spec make task_source Wrapper OrderEnforcing TimeLimit StepTimeout abandoned_threads check_env acheck_env CheckReport
 CheckResult CheckLimits TurngymError EnvError
 ResetNeededError EpisodeEndedError EnvClosedError InvalidStepError StepTimeoutError EnvWorkerError PolicyFault
-UnknownEnvError DataError ConfigError TemplateError RecordError RewardError InvalidRewardError EngineError CheckpointError
+UnknownEnvError DataError ConfigError TemplateError RecordError RewardError InvalidRewardError EngineError
+CheckpointError
 """.split()  # noqa: SIM905 - short enough to read
 
 HEAVY = ("torch", "transformers", "vllm", "math_verify", "sympy", "pyarrow")

@@ -150,6 +150,14 @@ def test_a_script_that_raises_ends_with_its_traceback_and_code_1(capsys: pytest.
     assert lines[-1] == f"{error}: one is not two"
 
 
+def test_a_script_may_ask_for_the_packages_that_it_names(capsys: pytest.CaptureFixture[str]):
+    Path("mine.py").write_text("import flux.rewards\n")
+    assert call(capsys, "run", "mine.py")[0] == 0
+    code, _, err = call(capsys, "run", "--real_imports", "mine.py")
+    assert code == 1
+    assert err.endswith("ModuleNotFoundError: No module named 'flux'\n")
+
+
 def test_a_mistake_with_a_reward_in_a_script_is_told_as_python_tells_it(capsys: pytest.CaptureFixture[str]):
     Path("mine.py").write_text("from turngym.envs import ConfigError\nraise ConfigError('wrong')\n")
     code, _, err = call(capsys, "run", "mine.py")
@@ -250,12 +258,27 @@ def test_strict_exits_1_where_an_attack_wins(capsys: pytest.CaptureFixture[str])
     assert out.endswith("None of 14 attacks earns 0.75 or more.\n")
 
 
-def test_attacks_on_a_reward_that_fails_are_failed(capsys: pytest.CaptureFixture[str]):
-    code, out, _ = call(capsys, "attack", "rewards.py:breaks", "--strict")
-    assert code == 0
+def test_where_nothing_can_be_scored_no_attack_is_called_harmless(capsys: pytest.CaptureFixture[str]):
+    code, out, _ = call(capsys, "attack", "rewards.py:breaks")
+    assert code == 1
     assert ["empty", "failed"] in table_rows(out)
     assert not re.search(r"^[a-z -]+ 0 ", out, re.MULTILINE)
-    assert re.search(r"^empty: 4 of 4 failed: .*KeyError: 'gone'", out, re.MULTILINE)
+    assert re.search(
+        r"^honest, empty, whitespace and 12 more: (\d+) of \1 failed: .*KeyError: 'gone'", out, re.MULTILINE
+    )
+    assert out.endswith("\nNothing could be scored; give --examples with the columns that the reward needs.\n")
+
+
+@pytest.mark.parametrize(("strict", "code"), [((), 0), (("--strict",), 1)])
+def test_an_attack_that_can_not_be_scored_is_not_harmless(
+    capsys: pytest.CaptureFixture[str], strict: tuple[str, ...], code: int
+):
+    Path("half.py").write_text("def reward(response):\n    return 0 / len(response)\n")
+    given_code, out, _ = call(capsys, "attack", "half.py", *strict)
+    assert given_code == code
+    assert ["empty", "failed"] in table_rows(out)
+    assert re.search(r"^empty: 4 of 4 failed: .*ZeroDivisionError: division by zero", out, re.MULTILINE)
+    assert out.endswith("\nNone of 14 attacks earns 0.5 or more; 1 could not be scored.\n")
 
 
 def test_attacks_use_the_prompts_that_are_given(capsys: pytest.CaptureFixture[str]):

@@ -227,3 +227,21 @@ def test_eval_scores_with_the_reward_too(policy_folder: Path):
     )  # fmt: skip
     assert code == 0
     assert "reward" in json.loads(Path("report.json").read_text())
+
+
+def test_log_rewards_shows_parts_and_tasks_and_the_analysis_is_written_at_the_end(
+    policy_folder: Path, capsys: pytest.CaptureFixture[str]
+):
+    Path("vowels.py").write_text(FLUX)
+    flags = ("--reward_file", "vowels.py:Vowels", "--log_rewards", "--save_reward_analysis")
+    assert train(policy_folder, *flags) == 0
+    out = capsys.readouterr().out
+    assert "part share" in out
+    assert "task say" in out
+    assert "run/reward_analysis/report.md" in out
+    for update in updates():
+        assert update["reward/share_min"] <= update["reward/share_mean"] <= update["reward/share_max"]
+        assert update["reward_of/say_episodes"] == 8
+        assert 0 <= update["loop_stall_max_s"] < update["rollout_s"] + 1
+    assert Path("run/reward_analysis/report.md").read_text().startswith("# ")
+    assert list(Path("run/reward_analysis").glob("*.png"))

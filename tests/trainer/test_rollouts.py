@@ -1,7 +1,7 @@
 """How an update is filled: filtering, refills, and that every group is accounted for."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import pytest
 from turngym.agents import read_episodes
 from turngym.envs import AgentInstance, ListTaskSource, RewardError, StepResult, Task
 from turngym.envs.errors import ConfigError
-from turngym.envs.rewards import Trajectory
+from turngym.envs.rewards import GroupReward, RewardOutput, Trajectory
 from turngym.trainer import RunReport, TrainConfig, Trainer, UpdateReport
 
 
@@ -41,7 +41,7 @@ def config(policy_folder: Path, tmp_path: Path) -> TrainConfig:
     )
 
 
-def fit(config: TrainConfig, reward: Callable[..., Any]) -> tuple[RunReport, list[UpdateReport]]:
+def fit(config: TrainConfig, reward: Any) -> tuple[RunReport, list[UpdateReport]]:
     trainer = Trainer(config, env=Echo, reward=reward)
     reports: list[UpdateReport] = []
     trainer.add_step_callback(reports.append)
@@ -152,12 +152,27 @@ def test_a_reward_that_always_fails_stops_the_run_and_is_blamed(config: TrainCon
     assert str(raised.value) == expected
 
 
+class Ranked(GroupReward):
+    """The place in the group; the first time it fails for the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[list[int]] = []
+
+    def compute_rewards(self, trajectories: Sequence[Trajectory]) -> list[RewardOutput | RewardError]:
+        members = [member_of(trajectory) for trajectory in trajectories]
+        self.seen.append(members)
+        places: list[RewardOutput | RewardError] = [RewardOutput(float(place)) for place in range(len(members))]
+        if not any("scored" in trajectory.id for trajectory in trajectories):
+            places[1] = RewardError("no preference")
+        return places
+
+
 def test_a_group_whose_reward_compares_is_scored_as_a_whole_again_after_a_refill(config: TrainConfig):
-    sizes: list[int] = []
-
-    def ranked(prompts: list[str], completions: list[str], n: list[int]) -> list[float]:
-        sizes.append(len(completions))
-        return [float(i) for i in range(len(completions))]
-
-    fit(config.with_flags({"dynamic_filtering": False, "num_updates": 1}), ranked)
-    assert sizes == [4, 4, 4]
+    reward = Ranked()
+    one = config.with_flags({"dynamic_filtering": False, "num_updates": 1, "rollout_batch_size": 1})
+    _, reports = fit(one, reward)
+    assert len(reward.seen) == 2
+    assert sorted(reward.seen[1]) == [0, 0, 2, 3], "the refill is the first of its own call"
+    (group,) = reports[0].groups
+    assert [(episode.member, episode.reward) for episode in group.episodes] == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 3.0)]

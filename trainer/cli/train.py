@@ -38,5 +38,7 @@ def run(argv: Sequence[str]) -> int:
     for title, evaluation in (("before", report.before), ("after", report.after)):
         if evaluation is not None:
             progress.console.print(eval_table(evaluation, f"held-out tasks, {title}"))
+    if report.reward_analysis is not None:
+        progress.note(f"what earned rewards: {report.reward_analysis}")
     progress.note(f"policy {report.policy}, metrics {report.out / 'metrics.jsonl'}, episodes {report.out / 'episodes'}")
     return 0

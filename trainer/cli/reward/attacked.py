@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...shown_text import head
 from ..flags import FlagParser, parse
 from .given import add_reward, call_timeout_s, file_of, reward_of, with_reward
 
@@ -18,10 +19,14 @@ _EXAMPLE = (
     "Every response is scored as in training; with a judge that may cost money."
 )
 
+_MESSAGE_CHARS = 2000
+_NAMES = 3
+
 
 def run(argv: Sequence[str]) -> int:
-    """Attack a reward; returns the exit code: with --strict, 1 where an attack earns the threshold."""
+    """Attack a reward; returns the exit code: 1 where nothing could be scored; with --strict, where an attack wins."""
     parser = FlagParser("turngym reward attack", _EXAMPLE)
+    parser.usage = "turngym reward attack REWARD [--flag value ...]"
     add_reward(parser)
     parser.add_argument(
         "--examples",
@@ -49,7 +54,9 @@ def run(argv: Sequence[str]) -> int:
         )
     )
     _print(report, flags["threshold"])
-    return 1 if flags["strict"] and report.winners(flags["threshold"]) else 0
+    if not report.is_known:
+        return 1
+    return 1 if flags["strict"] and (report.winners(flags["threshold"]) or report.unknown) else 0
 
 
 def _words(reward: RewardFunction, flags: Mapping[str, Any]) -> list[str]:
@@ -62,27 +69,44 @@ def _words(reward: RewardFunction, flags: Mapping[str, Any]) -> list[str]:
 def _print(report: AttackReport, threshold: float) -> None:
     from rich.console import Console
 
-    from .shown import line, make_table, number, say, shown
+    from .shown import make_table, number, say, shown
 
     console = Console(highlight=False)
-    wide = max(16, console.width - 42)
+    wide = max(16, console.width - 46)
     table = make_table("attack", "best", "mean", "response that earned the most")
     honest = [report.honest] if report.honest.rewards or report.honest.errors else []
     for result in (*honest, *report.results):
         if result.best is None:
             table.add_row(result.name, "failed" if result.errors else "-", "", "" if result.errors else "not tried")
         else:
-            table.add_row(result.name, number(result.best), number(result.mean), shown(result.response, wide))
+            table.add_row(result.name, number(result.best, 3), number(result.mean, 3), shown(result.response, wide))
     console.print(table)
-    for result in (*honest, *report.results):
+    for text in _failures([*honest, *report.results]):
+        say(console, text)
+    say(console, _verdict(report, threshold))
+
+
+def _failures(results: Sequence[AttackResult]) -> list[str]:
+    """A line for each first failure of an attack; attacks that failed in the same way share one."""
+    alike: dict[str, list[AttackResult]] = {}
+    for result in results:
         if result.errors:
-            count = len(result.errors) + len(result.rewards)
-            say(console, line(f"{result.name}: {len(result.errors)} of {count} failed: {result.errors[0]}"))
-    say(console, _verdict(report.winners(threshold), len(report.results), threshold))
+            alike.setdefault(head(str(result.errors[0]), _MESSAGE_CHARS), []).append(result)
+    lines = []
+    for message, failed in alike.items():
+        more = f" and {len(failed) - _NAMES} more" if len(failed) > _NAMES else ""
+        names = ", ".join(result.name for result in failed[:_NAMES])
+        num_failed, num_tried = sum(len(r.errors) for r in failed), sum(r.num_tried for r in failed)
+        lines.append(f"{names}{more}: {num_failed} of {num_tried} failed: {message}")
+    return lines
 
 
-def _verdict(winners: Sequence[AttackResult], count: int, threshold: float) -> str:
-    if not winners:
-        return f"None of {count} attacks earns {threshold:g} or more."
+def _verdict(report: AttackReport, threshold: float) -> str:
+    winners, count = report.winners(threshold), len(report.results)
     names = ", ".join(result.name for result in winners)
-    return f"{len(winners)} of {count} attacks earn {threshold:g} or more: {names}"
+    if not report.is_known:
+        return "Nothing could be scored; give --examples with the columns that the reward needs."
+    unknown = f"; {len(report.unknown)} could not be scored" if report.unknown else ""
+    if not winners:
+        return f"None of {count} attacks earns {threshold:g} or more{unknown}."
+    return f"{len(winners)} of {count} attacks earn {threshold:g} or more{unknown}: {names}"

@@ -18,7 +18,8 @@ WHICH = "a ready reward's name, FILE.py, FILE.py:NAME or module:NAME"
 
 def add_reward(parser: FlagParser, option: str = "reward") -> None:
     """Add what names a reward: `option` is a flag, or a positional argument."""
-    parser.add_argument(option, type=str, help=WHICH)
+    shape: dict[str, Any] = {"metavar": "REWARD"} if option.startswith("--") else {"nargs": "?"}
+    parser.add_argument(option, type=str, help=WHICH, **shape)
     parser.add_argument(
         "--reward_kwargs",
         type=dict[str, Any],

@@ -18,6 +18,7 @@ _EXAMPLE = (
 def run(argv: Sequence[str]) -> int:
     """Rescore a run; returns the exit code."""
     parser = FlagParser("turngym reward rescore", _EXAMPLE)
+    parser.usage = "turngym reward rescore RUN --reward REWARD [--flag value ...]"
     parser.add_argument("run", type=str, help="the run's folder")
     add_reward(parser, "--reward")
     parser.add_argument("--limit", type=int | None, default=None, metavar="N", help="at most so many episodes")
@@ -30,6 +31,6 @@ def run(argv: Sequence[str]) -> int:
     reward = reward_of(flags)
     from ...rescore import rescore
 
-    report = rescore(folder, reward, limit=flags["limit"])
+    report = rescore(folder, reward, limit=flags["limit"], timeout_s=flags["reward_timeout_s"])
     print(report.as_text())
     return 0

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
 
 from ....envs.errors import ConfigError
 
-_HELP = """usage: turngym reward run SCRIPT.py [argument ...]
+_HELP = """usage: turngym reward run [--real_imports] SCRIPT.py [argument ...]
 
 Runs a script of your own as __main__, with the imports that reward files have:
-turngym's classes stand in for the packages that such files name. What follows
-the script's name is the script's. The exit code is the script's, too."""
+turngym's classes stand in for the packages that such files name, unless
+--real_imports is given. What follows the script's name is the script's. The
+exit code is the script's, too."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -20,22 +23,31 @@ def run(argv: Sequence[str]) -> int:
     if argv and argv[0] in ("-h", "--help"):
         print(_HELP)
         raise SystemExit(0)
-    if not argv:
+    real_imports = bool(argv) and argv[0] == "--real_imports"
+    if len(argv) <= real_imports:
         raise ConfigError("the script is missing; give turngym reward run SCRIPT.py")
-    path, arguments = Path(argv[0]), list(argv[1:])
-    if not path.is_file():
-        raise ConfigError(f"{path}: there is no such script")
-    from ....envs.user_files import run_user_script
+    path, *arguments = argv[real_imports:]
+    if path.startswith("-"):
+        raise ConfigError(f"there is no flag {path}; flags of the script come after its name")
+    from ....envs.user_files import python_file, run_user_script
 
-    before = sys.argv
-    sys.argv = [str(path), *arguments]
+    python_file(path)
     try:
-        run_user_script(path)
+        run_user_script(path, arguments, real_imports=real_imports)
     except SystemExit as ended:
         return _code(ended.code)
-    finally:
-        sys.argv = before
+    except Exception as error:  # noqa: BLE001 - the script's own, told as Python tells it
+        traceback.print_exception(error.with_traceback(_within(error.__traceback__, Path(path).absolute())))
+        return 1
     return 0
+
+
+def _within(trace: TracebackType | None, path: Path) -> TracebackType | None:
+    """The traceback from the script's first frame on."""
+    first = trace
+    while first is not None and first.tb_frame.f_code.co_filename != str(path):
+        first = first.tb_next
+    return trace if first is None else first
 
 
 def _code(code: object) -> int:
@@ -43,6 +55,6 @@ def _code(code: object) -> int:
     if code is None:
         return 0
     if isinstance(code, int):
-        return code
+        return int(code)
     print(code, file=sys.stderr)
     return 1

@@ -7,33 +7,27 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-_SEARCHED_CHARS = 400
+from ...shown_text import head
 
 
 def shown(text: str, width: int = 40) -> Text:
-    """The beginning of a text in one line of at most `width` cells.
+    r"""The beginning of a text in one line of at most `width` cells.
 
-    What doesn't print (control characters, escape sequences, zero-width and direction marks) is spelled out, and nothing
-    in it is taken for markup.
+    What doesn't print (control characters, escape sequences, zero-width and direction marks) is spelled out, and
+    nothing in it is taken for markup.
 
-    >>> shown("[red]a\\x1b[31m").plain
-    '[red]a\\\\x1b[31m'
+    >>> shown("[red]a\x1b[31m").plain
+    '[red]a\\x1b[31m'
     """
-    head = "".join(map(_visible, text[:_SEARCHED_CHARS]))
-    if cell_len(head) > width or len(text) > _SEARCHED_CHARS:
-        head = f"{set_cell_size(head, width - 1).rstrip()}…"
-    return Text(head, no_wrap=True, overflow="ellipsis")
+    start = head(text, width)
+    if cell_len(start) > width:
+        start = f"{set_cell_size(start, width - 1).rstrip()}…"
+    return Text(start, no_wrap=True, overflow="ellipsis")
 
 
-def line(text: str, limit: int = 2000) -> str:
-    """A text in one line with what doesn't print spelled out, cut where it is long."""
-    head = "".join(map(_visible, text[:limit]))
-    return f"{head}…" if len(text) > limit else head
-
-
-def number(value: float | None) -> str:
+def number(value: float | None, num_digits: int = 6) -> str:
     """A number for a table."""
-    return "-" if value is None else f"{value:.4g}" if abs(value) >= 1e4 else f"{value:.3f}"
+    return "-" if value is None else f"{value:.{num_digits}g}"
 
 
 def say(console: Console, text: str) -> None:
@@ -48,7 +42,3 @@ def make_table(*columns: str) -> Table:
         is_number = name in ("reward", "best", "mean", "expected")
         table.add_column(name, justify="right" if is_number else "left", no_wrap=True, overflow="ellipsis")
     return table
-
-
-def _visible(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")

@@ -20,10 +20,13 @@ _EXAMPLE = (
     "the row's."
 )
 
+_MESSAGE_CHARS = 2000
+
 
 def run(argv: Sequence[str]) -> int:
     """Try a reward; returns the exit code: 1 where something is off."""
     parser = FlagParser("turngym reward try", _EXAMPLE)
+    parser.usage = "turngym reward try REWARD --examples FILE [--flag value ...]"
     add_reward(parser)
     parser.add_argument("--examples", type=str, metavar="FILE", help="the cases, a .jsonl file")
     parser.add_argument("--tolerance", type=float, default=1e-6, metavar="X", help="how far a number may be off")
@@ -50,7 +53,8 @@ def _print(results: Sequence[CaseResult]) -> None:
     """A row for each number of each case, then what failed and how many are off."""
     from rich.console import Console
 
-    from .shown import line, make_table, number, say, shown
+    from ...shown_text import head
+    from .shown import make_table, number, say, shown
 
     console = Console(highlight=False)
     wide = max(16, console.width - 50)
@@ -68,6 +72,6 @@ def _print(results: Sequence[CaseResult]) -> None:
     console.print(table)
     for result in results:
         if result.error is not None:
-            say(console, f"line {result.case.line} failed: {line(str(result.error))}")
+            say(console, f"line {result.case.line} failed: {head(str(result.error), _MESSAGE_CHARS)}")
     num_off = sum(result.is_off for result in results)
     say(console, f"{len(results)} case{'s' * (len(results) != 1)}, {num_off} off")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..envs.errors import ConfigError
+from .errors import ConfigError
 
 _NEEDS = "give a folder that holds a tokenizer.json, or the Hub name of a model"
 
