@@ -37,7 +37,7 @@ MAX_RATIO = 1.2
 BLOCKING_WORKERS = 4
 NUM_ROUNDS = 5
 MIN_RATE = 200.0
-MIN_RATES = {"PairwiseReward": 50.0, "MathReward_formulas": 1.0, "RewardModel": 10.0, "LLMJudge": 10.0}
+MIN_RATES = {"PairwiseReward": 50.0, "MathReward_formulas": 20.0, "RewardModel": 10.0, "LLMJudge": 10.0}
 """Rewards per second that are enough for training on this kind of machine; far below what is measured."""
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"

@@ -84,6 +84,11 @@ class EnvFactory:
         """A new instance."""
         return make(self.id, **self.kwargs)
 
+    def without_reward(self) -> EnvFactory:
+        """Makes the environment alone, where `reward` and `reward_on` attach one."""
+        own, _ = _split(spec(self.id), self.kwargs)
+        return EnvFactory(id=self.id, kwargs=own)
+
 
 def register(
     id: str,  # noqa: A002

@@ -168,7 +168,9 @@ def make_tiny_once(parts: EnvParts, *, seed: int, out: Path, report: Callable[[s
         temporary = out.with_name(f".part-{out.name}")
         shutil.rmtree(temporary, ignore_errors=True)
         train = parts.tasks.split("train")
-        call_outside_loop(lambda: make_tiny(parts.factory, train, seed=seed, out=temporary, report=report))
+        factory = parts.factory  # demonstrations are played by the thousand, and a reward may cost time or money
+        factory = factory.without_reward() if isinstance(factory, EnvFactory) else factory
+        call_outside_loop(lambda: make_tiny(factory, train, seed=seed, out=temporary, report=report))
         temporary.rename(out)
         sync(out.parent)
     return out

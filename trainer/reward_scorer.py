@@ -14,7 +14,7 @@ from ..agents.failures import MAX_REWARD, failure_of
 from ..agents.group import Group
 from ..envs.errors import InvalidRewardError, RewardError
 from ..envs.rewards.base import RewardFunction, label_of, score_of
-from ..envs.rewards.rewarded import compares_episodes
+from ..envs.rewards.combined import compares_episodes
 from ..envs.rewards.scoring import Scored, score_group
 from ..envs.rewards.types import RewardOutput, Trajectory
 from .together import run_together
@@ -30,7 +30,8 @@ class RewardScorer:
 
     On the whole episode, the reward goes to the last turn; on turns, each turn gets its own. Token rewards go to their
     tokens instead, and the reward is then only recorded. The environment's own score wins over the reward's. What a
-    reward gave stands in the turn's `info["reward"]`: name, value and metadata. An episode whose reward failed leaves
+    reward gave stands in the turn's `info["reward"]`: name, value and metadata; the environment's own key of that name
+    is kept as `env_reward`. An episode whose reward failed leaves
     the group's episodes, and joins those that failed.
 
     Args:
@@ -136,11 +137,12 @@ class RewardScorer:
     def _with_output(self, turn: Turn, output: RewardOutput) -> Turn:
         label = label_of(self.reward)
         said = {"name": label, "value": output.reward, "metadata": dict(output.metadata)}
+        before = {"env_reward" if key == "reward" else key: value for key, value in turn.info.items()}
         return replace(
             turn,
             reward=turn.reward + (0.0 if output.token_rewards else output.reward),
             score=score_of(output, label) if turn.score is None else turn.score,
-            info={**turn.info, "reward": said},
+            info={**before, "reward": said},
         )
 
 

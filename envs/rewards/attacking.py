@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from ..errors import RewardError
 from .attacks import Attack, known_attacks, words_of
 from .base import RewardFunction, label_of
-from .combined import Scored
+from .combined import Scored, compares_episodes
 from .examples import RewardCase, score_cases
-from .rewarded import compares_episodes
 from .scoring import score_group
 
 _CALLS_AT_ONCE = 4

@@ -41,6 +41,8 @@ class MultiTaskReward(CombinedReward):
         ConfigError: there are no rewards, or a task is called like the default.
     """
 
+    compares = False
+
     def __init__(
         self,
         rewards: Mapping[str, Any],
@@ -111,6 +113,8 @@ class CurriculumReward(CombinedReward):
     Raises:
         ConfigError: there are no rewards, the stages aren't in order, or a weight is for no part.
     """
+
+    compares = False
 
     def __init__(
         self,

@@ -37,6 +37,8 @@ class FlooredReward(CombinedReward):
         clip: as for every reward.
     """
 
+    compares = False
+
     def __init__(
         self,
         reward: Any,
@@ -79,6 +81,8 @@ class GatedReward(CombinedReward):
         scale: as for every reward.
         clip: as for every reward.
     """
+
+    compares = False
 
     def __init__(
         self,
@@ -194,6 +198,8 @@ class ScaledReward(CombinedReward):
     Raises:
         ConfigError: a range is none, or the reward has no bounds and `from_range` isn't given.
     """
+
+    compares = False
 
     def __init__(
         self,

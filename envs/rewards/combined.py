@@ -17,7 +17,7 @@ import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, ClassVar, TypeAlias, TypeGuard
 
 from ..errors import InvalidRewardError, RewardError
 from .base import Clip, GroupReward, RewardFunction, clip_bounds, labelled
@@ -48,7 +48,12 @@ class CombinedReward(GroupReward):
         name: as for every reward.
         scale: as for every reward.
         clip: as for every reward.
+
+    Attributes:
+        compares: whether what a trajectory earns depends on its siblings, beyond what its parts make of them.
     """
+
+    compares: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -103,6 +108,13 @@ def entry_of(reward: RewardFunction) -> str:
 def sees_groups(reward: RewardFunction) -> TypeGuard[GroupReward]:
     """Whether a reward is called with whole groups."""
     return isinstance(reward, GroupReward) and entry_of(reward) != "compute_reward"
+
+
+def compares_episodes(reward: RewardFunction) -> bool:
+    """Whether a reward, or a part of it, needs the other episodes of the group."""
+    if isinstance(reward, CombinedReward) and entry_of(reward) == "combine":
+        return reward.compares or any(compares_episodes(part) for part in reward.rewards.values())
+    return sees_groups(reward)
 
 
 def each(make: Callable[..., RewardOutput], *columns: Iterable[Any]) -> list[Scored]:

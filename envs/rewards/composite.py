@@ -46,6 +46,8 @@ class CompositeReward(CombinedReward):
         ConfigError: there are no parts, a part isn't (reward, weight), or the weights can't be normalised.
     """
 
+    compares = False
+
     def __init__(
         self,
         rewards: Sequence[tuple[Any, float]],

@@ -42,6 +42,8 @@ class JudgePanel(CombinedReward):
         ConfigError: there are no judges, or an argument can't be used.
     """
 
+    compares = False
+
     def __init__(
         self,
         judges: Sequence[Any],

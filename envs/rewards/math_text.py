@@ -125,8 +125,8 @@ def unit_after(text: str, position: int) -> tuple[str | None, int]:
         base = _UNITS.get(match["of"].lower())
         return (base + _POWERS[match["square"]], match.end()) if base else (None, position)
     base = _UNITS.get(match["first"]) or _UNITS.get(match["first"].lower())
-    if base is None:
-        return None, position
+    if base is None or (match["first"] == "in" and re.match(r"\s+[A-Za-z]", text[match.end() : match.end() + 8])):
+        return None, position  # `5 in total` is no length
     power = f"^{match['power']}" if match["power"] else _POWERS.get(match["word"] or "", "")
     if match["below"] is None:
         return base + power, match.end()

@@ -48,6 +48,8 @@ class BinaryReward(CombinedReward):
         clip: as for every reward.
     """
 
+    compares = False
+
     reward_range = (0.0, 1.0)
 
     def __init__(
@@ -183,6 +185,8 @@ class MultiAspectReward(CombinedReward):
         ConfigError: a weight is negative or for no aspect.
     """
 
+    compares = False
+
     def __init__(
         self,
         relevance: Any,
@@ -244,6 +248,8 @@ class ShapedReward(CombinedReward):
         scale: as for every reward.
         clip: as for every reward.
     """
+
+    compares = False
 
     def __init__(
         self,

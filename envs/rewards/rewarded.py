@@ -12,8 +12,7 @@ from ..instance import AgentInstance
 from ..types import Action, Message, Observation, StepResult, Verbatim, as_step_result, check_observation
 from ..wrappers.base import Wrapper
 from .base import RewardFunction, label_of, score_of
-from .combinators import NormalizedReward
-from .combined import CombinedReward, entry_of, sees_groups
+from .combined import compares_episodes
 from .functions import as_reward
 from .scoring import score_one
 from .types import RewardOutput, Trajectory, TrajectoryTurn
@@ -199,15 +198,6 @@ class RewardedInstance(Wrapper):
         own = result.token_rewards
         length = max(len(own), len(given))
         return tuple(a + b for a, b in zip(_padded(own, length), _padded(given, length), strict=True))
-
-
-def compares_episodes(reward: RewardFunction) -> bool:
-    """Whether a reward, or a part of it, needs the other episodes of the group."""
-    if isinstance(reward, NormalizedReward):
-        return True
-    if isinstance(reward, CombinedReward) and entry_of(reward) == "combine":
-        return any(compares_episodes(part) for part in reward.rewards.values())
-    return sees_groups(reward)
 
 
 def text_of(observation: Observation) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from turngym.agents import Episode, read_episodes
+from turngym.trainer import TrainConfig, Trainer
 from turngym.trainer.cli import main
 
 OPENRLHF = """
@@ -245,3 +246,20 @@ def test_log_rewards_shows_parts_and_tasks_and_the_analysis_is_written_at_the_en
         assert 0 <= update["loop_stall_max_s"] < update["rollout_s"] + 1
     assert Path("run/reward_analysis/report.md").read_text().startswith("# ")
     assert list(Path("run/reward_analysis").glob("*.png"))
+
+
+def test_a_trainer_with_a_reward_file_evaluates_after_it_has_trained(policy_folder: Path):
+    Path("mine.py").write_text(TUNIX)
+    trainer = Trainer(
+        TrainConfig.of(
+            pretrain=str(policy_folder), prompt_data="rows.jsonl", label_key="answer", out="run", num_updates=1,
+            rollout_batch_size=2, n_samples_per_prompt=2, max_new_tokens=4, eval_tasks=1, device="cpu",
+            reward_file="mine.py", eval_greedy=False,
+        )
+    )  # fmt: skip
+    try:
+        report = trainer.fit()
+        assert report.after is not None
+        assert trainer.evaluate().reward == report.after.reward
+    finally:
+        trainer.close()

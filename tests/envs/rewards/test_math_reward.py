@@ -85,6 +85,22 @@ async def test_a_repetition_of_the_prompt_earns_nothing():
     assert (await graded("Is it 18 or is it 19", "19", prompt="Is it 18 or is it 19")).reward == 0.0
 
 
+@pytest.mark.parametrize(
+    ("response", "label", "is_right"),
+    [
+        ("5 in total", "5 cm", True),
+        ("5 in", "5 inches", True),
+        ("5 in", "5 cm", False),
+        ("5 hrs", "5 hours", True),
+        ("5 m/s", "5 m", False),
+        ("5 apples", "5 pears", True),
+        ("5", "5 cm", True),
+    ],
+)
+async def test_units_agree_where_both_are_known(response: str, label: str, is_right: bool):
+    assert (await graded(response, label)).reward == float(is_right)
+
+
 async def test_only_the_end_of_a_very_long_response_is_read():
     assert (await graded("x " * 10**6 + "so the answer is 19.", "19")).reward == 1.0
     assert (await graded(r"\boxed{19}" + " x" * 10**6, "19")).reward == 0.0
