@@ -69,12 +69,14 @@ class _FromFile(RewardFunction):
         self.workers = RewardWorkers(setup, timeout_s=timeout_s)
 
     async def start(self) -> None:
-        """Start the worker processes, and load the file in each.
+        """Start the worker processes, and load the file in each; also where they were closed, or in another event loop.
 
         Raises:
             ConfigError: the file can't be loaded, or holds no reward; the message names file, line and cause.
             RewardError: a worker process can't start.
         """
+        if self.workers.is_closed:
+            self.workers = RewardWorkers(self.workers.setup, timeout_s=self.workers.timeout_s)
         await self._hello()
 
     async def aclose(self) -> None:

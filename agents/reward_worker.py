@@ -18,8 +18,7 @@ from ..envs.errors import ConfigError, InvalidRewardError, RewardError
 from ..envs.rewards.types import RewardOutput
 from .reward_worker_process import Hello, PlainOutput, Problem, RewardCall
 from .wire import Answer, Unframer, frame
-from .workers import _describe_end as describe_end
-from .workers import _kill as kill
+from .workers import describe_end, kill
 
 START_S = 600.0
 """How long a worker process may take to start and to load the file, which may load a model."""

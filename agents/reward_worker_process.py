@@ -24,14 +24,14 @@ from queue import SimpleQueue
 from typing import Any, Literal, NamedTuple
 
 from ..envs.errors import InvalidRewardError, RewardError, TurngymError
-from ..envs.rewards.base import RewardFunction, label_of
+from ..envs.rewards.base import RewardFunction, is_async, label_of
 from ..envs.rewards.combined import CombinedReward, sees_groups
 from ..envs.rewards.functions import BatchFunctionReward, FunctionReward, NamedArgumentsReward
 from ..envs.rewards.types import RewardOutput, Trajectory, described
 from ..envs.user_files import describe_error, load_user_module
 from .reward_choice import choose_reward
 from .wire import Answer, dumps, frame, messages
-from .worker_process import _Marked as Marked
+from .worker_process import Marked
 
 MAX_METADATA_DEPTH = 8
 
@@ -215,7 +215,7 @@ def _is_async(reward: RewardFunction) -> bool:
         return any(map(_is_async, parts)) and all(_is_async(part) or _is_ours(part) for part in parts)
     if isinstance(reward, FUNCTIONS):
         return inspect.iscoroutinefunction(reward.fn) or inspect.iscoroutinefunction(type(reward.fn).__call__)
-    return inspect.iscoroutinefunction(reward.compute_rewards if sees_groups(reward) else reward.compute_reward)
+    return is_async(reward.compute_rewards if sees_groups(reward) else reward.compute_reward)
 
 
 def _is_ours(reward: RewardFunction) -> bool:

@@ -32,6 +32,9 @@ class RewardWorkers:
     Args:
         setup: names the file.
         timeout_s: seconds that one call may take from when a worker begins with it; infinity sets no limit.
+
+    Attributes:
+        is_closed: whether they were ended for good.
     """
 
     def __init__(self, setup: RewardSetup, *, timeout_s: float) -> None:
@@ -41,7 +44,7 @@ class RewardWorkers:
         self._message = frame(setup)
         self._hello: Hello | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_closed = False
+        self.is_closed = False
         self._places: list[_Place] = []
         self._starting = asyncio.Lock()
         self._free: asyncio.Queue[_Place] = asyncio.Queue()
@@ -95,14 +98,14 @@ class RewardWorkers:
 
     async def aclose(self) -> None:
         """End all processes. May be called more than once."""
-        self._is_closed = True
+        self.is_closed = True
         await self._end_all()
 
     def _begin(self) -> None:
         """Make the places at the first use; they belong to the event loop that runs then."""
         loop = asyncio.get_running_loop()
-        if self._is_closed:
-            raise RewardError("its worker processes are closed; load the file again")
+        if self.is_closed:
+            raise RewardError("its worker processes are closed; start the reward again")
         if self._loop not in (None, loop):
             raise RewardError("its worker processes belong to another event loop; close them there, and load it again")
         if self._loop is None:
@@ -129,8 +132,8 @@ class RewardWorkers:
 
     async def _worker_at(self, place: _Place) -> RewardWorker:
         async with place.lock:
-            if self._is_closed:
-                raise RewardError("its worker processes are closed; load the file again")
+            if self.is_closed:
+                raise RewardError("its worker processes are closed; start the reward again")
             if place.worker is None or place.worker.is_lost:
                 self.num_restarts += place.worker is not None
                 place.worker = await RewardWorker.start(self._message)

@@ -61,9 +61,9 @@ class Host:
         try:
             if call.method == "reset" and call.instance_id not in self._instances:
                 where = "make"
-                self._instances[call.instance_id] = await _Marked(self._make(), self._running, call.call_id)
+                self._instances[call.instance_id] = await Marked(self._make(), self._running, call.call_id)
                 where = call.method
-            value = await _Marked(self._perform(call), self._running, call.call_id)
+            value = await Marked(self._perform(call), self._running, call.call_id)
             answer = Answer(call.call_id, False, _dump_result(value, where))
         except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001 - theirs, of any class
             policy_reward = fault_reward(error) if isinstance(error, PolicyFault) else None
@@ -93,7 +93,7 @@ def _dump_result(value: Any, where: str) -> bytes:
         raise TypeError(f"what {where} returned can't leave its worker process: {error}") from error
 
 
-class _Marked:
+class Marked:
     """Awaits a coroutine; whenever the coroutine's own code runs, its call's number is marked."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], running: memoryview, call_id: int) -> None:

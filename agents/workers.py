@@ -299,9 +299,9 @@ class Worker:
         self._marker.close()
         code = None
         try:
-            code = await _kill(self._process)
+            code = await kill(self._process)
         finally:
-            self._how = "was killed because its event loop was stuck" if was_stuck else _describe_end(code)
+            self._how = "was killed because its event loop was stuck" if was_stuck else describe_end(code)
             if self._writer is not None:
                 self._writer.close()
             for call_id, (method, answer) in self._waiting.items():
@@ -340,7 +340,7 @@ def _spawn() -> tuple[socket.socket, subprocess.Popen[bytes], mmap.mmap]:
     return ours, process, marker
 
 
-async def _kill(process: subprocess.Popen[bytes]) -> int | None:
+async def kill(process: subprocess.Popen[bytes]) -> int | None:
     """End a process and whatever it started in its group, and give its exit code."""
     try:  # before it is reaped, so that its number is no other's
         os.killpg(process.pid, signal.SIGKILL)
@@ -353,7 +353,8 @@ async def _kill(process: subprocess.Popen[bytes]) -> int | None:
     return process.returncode
 
 
-def _describe_end(code: int | None) -> str:
+def describe_end(code: int | None) -> str:
+    """How a process ended, from its exit code."""
     if code is None:
         return "is gone"
     return f"died of signal {-code}" if code < 0 else f"ended with exit code {code}"

@@ -1,34 +1,66 @@
 """Rewards: write one, try it, combine it, and find out why it is being gamed."""
 
-from __future__ import annotations
+from .answers import TotalReward, check_answer, check_numbers, match_format_exactly, total_reward
+from .base import GroupReward, RewardFunction
+from .catalog import find_reward, register_reward, registered_rewards
+from .choosing import CurriculumReward, MultiTaskReward
+from .code import CodeReward
+from .combinators import FlooredReward, GatedReward, NormalizedReward, ScaledReward
+from .combined import CombinedReward
+from .composite import CompositeReward
+from .functions import FunctionReward, as_reward
+from .group import DiversityPenalty, PairwiseReward, RankingReward
+from .judge import JudgePanel, LLMJudge
+from .math import MathReward
+from .patterns import BinaryReward, ContinuousReward, GraduatedReward, MultiAspectReward, ShapedReward
+from .reward_model import RewardModel
+from .rewarded import RewardedInstance
+from .rule_based import FormatReward, KeywordReward, LengthReward
+from .scoring import score_group, score_one
+from .types import RewardOutput, Trajectory, TrajectoryTurn, parts_of
 
-from importlib import import_module
-from typing import Any
-
-_PLACES = {
-    "types": ("Trajectory", "TrajectoryTurn", "RewardOutput", "parts_of"),
-    "base": ("RewardFunction", "GroupReward"),
-    "scoring": ("score_group", "score_one"),
-    "functions": ("as_reward", "FunctionReward"),
-    "catalog": ("register_reward", "find_reward", "registered_rewards"),
-    "rule_based": ("LengthReward", "FormatReward", "KeywordReward"),
-    "composite": ("CompositeReward",),
-    "combined": ("CombinedReward",),
-    "patterns": ("BinaryReward", "GraduatedReward", "ContinuousReward", "MultiAspectReward", "ShapedReward"),
-    "combinators": ("FlooredReward", "GatedReward", "NormalizedReward", "ScaledReward"),
-    "choosing": ("MultiTaskReward", "CurriculumReward"),
-    "answers": ("match_format_exactly", "check_answer", "check_numbers", "total_reward", "TotalReward"),
-    "math": ("MathReward",),
-    "code": ("CodeReward",),
-    "reward_model": ("RewardModel",),
-    "judge": ("LLMJudge", "JudgePanel"),
-    "group": ("PairwiseReward", "RankingReward", "DiversityPenalty"),
-    "rewarded": ("RewardedInstance",),
-}
-_PLACE_OF = {name: place for place, names in _PLACES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PLACE_OF:
-        return getattr(import_module(f".{_PLACE_OF[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = [
+    "Trajectory",
+    "TrajectoryTurn",
+    "RewardOutput",
+    "parts_of",
+    "RewardFunction",
+    "GroupReward",
+    "score_group",
+    "score_one",
+    "as_reward",
+    "FunctionReward",
+    "register_reward",
+    "find_reward",
+    "registered_rewards",
+    "LengthReward",
+    "FormatReward",
+    "KeywordReward",
+    "CompositeReward",
+    "CombinedReward",
+    "BinaryReward",
+    "GraduatedReward",
+    "ContinuousReward",
+    "MultiAspectReward",
+    "ShapedReward",
+    "FlooredReward",
+    "GatedReward",
+    "NormalizedReward",
+    "ScaledReward",
+    "MultiTaskReward",
+    "CurriculumReward",
+    "match_format_exactly",
+    "check_answer",
+    "check_numbers",
+    "total_reward",
+    "TotalReward",
+    "MathReward",
+    "CodeReward",
+    "RewardModel",
+    "LLMJudge",
+    "JudgePanel",
+    "PairwiseReward",
+    "RankingReward",
+    "DiversityPenalty",
+    "RewardedInstance",
+]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import inspect
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
 
 from ..errors import ConfigError, InvalidRewardError, RewardError
 from .types import RewardOutput, Trajectory, as_finite
@@ -16,6 +18,7 @@ from .types import RewardOutput, Trajectory, as_finite
 logger = logging.getLogger("turngym.rewards")
 
 Clip: TypeAlias = float | tuple[float, float] | None
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class RewardFunction(ABC):
@@ -142,6 +145,32 @@ class GroupReward(RewardFunction):
 
     async def _only_later(self, given: Awaitable[Any]) -> Any:
         return self._only(await given)
+
+
+def plain_outside_loop(method: Method) -> Method:
+    """Let an async `compute_reward` be called where no event loop runs, as in a script: it then gives the output.
+
+    Where one runs it gives a coroutine, as any async method does.
+    """
+
+    @functools.wraps(method)
+    def call(self: Any, trajectory: Trajectory) -> Any:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(method(self, trajectory))
+        return method(self, trajectory)
+
+    call.__dict__[_ASYNC] = True
+    return cast("Method", call)
+
+
+def is_async(method: Any) -> bool:
+    """Whether a method of a reward gives a coroutine on an event loop, and is to be called there."""
+    return inspect.iscoroutinefunction(method) or hasattr(method, _ASYNC)
+
+
+_ASYNC = "gives_coroutine_on_loop"
 
 
 def label_of(reward: RewardFunction) -> str:

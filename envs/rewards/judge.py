@@ -12,7 +12,7 @@ from typing import Any, Self
 from ..errors import ConfigError, RewardError
 from ..threads import run_in_thread
 from .arguments import interval, number
-from .base import Clip, RewardFunction
+from .base import Clip, RewardFunction, plain_outside_loop
 from .judge_cache import VerdictCache, key_of
 from .judge_client import JudgeClient
 from .judge_config import JudgeConfig, JudgeUsage
@@ -146,6 +146,7 @@ class LLMJudge(RewardFunction):
         """What all calls took so far, those that failed included."""
         return self._client.usage
 
+    @plain_outside_loop
     async def compute_reward(self, trajectory: Trajectory) -> RewardOutput:
         """The judge's rating, on [0, 1].
 

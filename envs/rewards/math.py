@@ -23,7 +23,7 @@ from ..math.grading import JOINT, marked, unframed
 from ..math.grading import mentions as is_mentioned
 from ..math.judge import Judges, Outcome, shared
 from .answers import check_answer
-from .base import Clip, RewardFunction
+from .base import Clip, RewardFunction, plain_outside_loop
 from .math_text import Quantity, is_same_quantity, letter_before, quantity, quantity_at, tidied
 from .numbers import Mention, mentions
 from .types import RewardOutput, Trajectory
@@ -106,6 +106,7 @@ class MathReward(RewardFunction):
         if self._judges is not shared:
             self._judges.kill()
 
+    @plain_outside_loop
     async def compute_reward(self, trajectory: Trajectory) -> RewardOutput:
         """Whether the response states the right answer.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, InvalidRewardError
-from .base import Clip, RewardFunction
+from .base import Clip, RewardFunction, plain_outside_loop
 from .classifier import ClassifierConfig
 from .classifier_inputs import Exchange
 from .types import RewardOutput, Trajectory
@@ -107,6 +107,7 @@ class RewardModel(RewardFunction):
         if self.raw and len(labels) > 1:
             raise ConfigError(self._one_logit_wanted(len(labels)))
 
+    @plain_outside_loop
     async def compute_reward(self, trajectory: Trajectory) -> RewardOutput:
         """What the model makes of the conversation.
 

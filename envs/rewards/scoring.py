@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import RewardError
 from ..threads import run_in_thread
-from .base import RewardFunction, label_of, labelled
+from .base import RewardFunction, is_async, label_of, labelled
 from .combined import Asked, CombinedReward, Scored, Steps, advance, entry_of, sees_groups
 from .types import Trajectory
 
@@ -82,7 +82,7 @@ def _advanced(reward: CombinedReward, steps: Steps, answers: Any) -> tuple[Asked
 
 
 async def _call(method: Any, *args: Any) -> Any:
-    if inspect.iscoroutinefunction(method):
+    if is_async(method):
         return await method(*args)
     given = await run_in_thread(method, *args)
     return await given if inspect.isawaitable(given) else given

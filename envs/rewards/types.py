@@ -154,7 +154,7 @@ def as_finite(value: Any, what: str) -> float:
 
 def described(value: Any) -> str:
     """A value for a message: its type, and its shape or the beginning of what it looks like."""
-    shape = getattr(value, "shape", None)
+    shape = None if isinstance(value, type) else getattr(value, "shape", None)
     if shape is not None:
         return f"{type(value).__name__} of shape {tuple(shape)}"
     text = repr(value)

@@ -254,7 +254,7 @@ async def test_closing_ends_the_calls_that_run(write: Write) -> None:
     await reward.aclose()
     assert [str(error) for error in await running] == [
         "file.py: its worker process was ended in reward_func",
-        "file.py: its worker processes are closed; load the file again",
+        "file.py: its worker processes are closed; start the reward again",
     ]
 
 

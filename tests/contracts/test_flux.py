@@ -1,4 +1,4 @@
-"""Reward files for flux run as they are (CONTRACTS.md, section 1)."""
+"""Reward files for flux run as they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reward files for OpenRLHF run as they are (CONTRACTS.md, section 2)."""
+"""Reward files for OpenRLHF run as they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reward files for agent_tunix run as they are (CONTRACTS.md, section 3)."""
+"""Reward files for agent_tunix run as they are."""
 
 from __future__ import annotations
 

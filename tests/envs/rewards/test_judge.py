@@ -109,7 +109,7 @@ def test_only_a_block_or_a_thought_may_stand_around_the_verdict(server: JudgeSer
     if content == " 4 ":
         assert "not one JSON object" in asyncio.run(error_of(judge))
     else:
-        assert asyncio.run(judge(Trajectory(response="4"))).metadata["rating"] == 4.0
+        assert judge(Trajectory(response="4")).metadata["rating"] == 4.0
 
 
 async def test_the_mean_of_several_samples_counts(server: JudgeServer) -> None:

@@ -211,7 +211,7 @@ async def test_a_thought_that_was_cut_off_gives_no_verdict() -> None:
 def test_any_response_earns_a_reward_in_range_or_a_reward_error(response: str, reply: str) -> None:
     with JudgeServer(lambda asked: said(reply)) as server:
         try:
-            output = asyncio.run(judge_of(server, max_retries=0).compute_reward(Trajectory(response=response)))
+            output = judge_of(server, max_retries=0).compute_reward(Trajectory(response=response))
         except RewardError as error:
             str(error).encode()
         else:
