@@ -34,7 +34,7 @@ START_S = 60.0
 PING_S = 2.0
 """How long a worker's event loop may stay silent after a call was given up."""
 
-END_S = 5.0
+END_S = 30.0
 """How long a killed process may take to vanish."""
 
 _COMMAND = (

@@ -57,7 +57,7 @@ from .parts import (
 )
 from .progress import RunProgress
 from .prompt_check import check_prompts
-from .reward_log import log_lines, part_means, reward_metrics
+from .reward_reports.log import log_lines, part_means, reward_metrics
 from .reward_setup import make_scorer
 from .rollouts import Rollouts
 from .run_folder import RunFolder
@@ -342,7 +342,7 @@ class Trainer:
     def _analyse_rewards(self) -> Path | None:
         if not self.config.reward.save_reward_analysis or self.version == 0:
             return None
-        from .reward_analysis import analyse, save_reward_analysis
+        from .reward_reports.analysis import analyse, save_reward_analysis
 
         played = (self._order.task(place)[1] for place in range(self._next_task))
         analysis = analyse(self.folder.path, tasks={task.id: task for task in played})

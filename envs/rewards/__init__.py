@@ -10,10 +10,10 @@ from .combined import CombinedReward
 from .composite import CompositeReward
 from .functions import FunctionReward, as_reward
 from .group import DiversityPenalty, PairwiseReward, RankingReward
-from .judge import JudgePanel, LLMJudge
+from .judge.llm_judge import JudgePanel, LLMJudge
 from .math import MathReward
+from .model.reward_model import RewardModel
 from .patterns import BinaryReward, ContinuousReward, GraduatedReward, MultiAspectReward, ShapedReward
-from .reward_model import RewardModel
 from .rewarded import RewardedInstance
 from .rule_based import FormatReward, KeywordReward, LengthReward
 from .scoring import score_group, score_one

@@ -19,9 +19,9 @@ from turngym.agents.engine import Generation, VersionSpan
 from turngym.envs import ListTaskSource, SamplingParams, Task, task_source
 from turngym.envs.errors import ConfigError, DataError, InvalidRewardError
 from turngym.envs.rewards import GroupReward, RewardFunction, RewardOutput, Trajectory, as_reward
-from turngym.trainer.rescore import rescore
-from turngym.trainer.rescore_report import RescoredEpisode, report_of
-from turngym.trainer.run_tasks import tasks_of
+from turngym.trainer.reward_reports.rescore import rescore
+from turngym.trainer.reward_reports.rescore_report import RescoredEpisode, report_of
+from turngym.trainer.reward_reports.run_tasks import tasks_of
 from turngym.trainer.task_order import TaskOrder
 
 ROWS = [{"id": f"q{n}", "prompt": f"What is {n} + {n}?", "label": 2 * n, "hint": n} for n in range(6)]

@@ -19,12 +19,12 @@ from turngym.agents import Ending, Episode, EpisodeBuilder, EpisodeWriter, Failu
 from turngym.agents.engine import Generation, VersionSpan
 from turngym.envs import SamplingParams, Task
 from turngym.envs.errors import DataError
-from turngym.trainer.reward_analysis import analyse, save_reward_analysis
-from turngym.trainer.reward_features import FAULTS, SHAPES, features_of, holds_label
-from turngym.trainer.reward_findings import RewardAnalysis
-from turngym.trainer.reward_report import as_csv, as_markdown
-from turngym.trainer.reward_statistics import explained, pearson, ranks, skewness, spearman, variance_parts
-from turngym.trainer.shown_text import fenced, head, markdown
+from turngym.trainer.reward_reports.analysis import analyse, save_reward_analysis
+from turngym.trainer.reward_reports.features import FAULTS, SHAPES, features_of, holds_label
+from turngym.trainer.reward_reports.findings import RewardAnalysis
+from turngym.trainer.reward_reports.report import as_csv, as_markdown
+from turngym.trainer.reward_reports.shown_text import fenced, head, markdown
+from turngym.trainer.reward_reports.statistics import explained, pearson, ranks, skewness, spearman, variance_parts
 
 FLOATS = st.floats(-1e6, 1e6)
 

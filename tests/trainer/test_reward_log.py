@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from turngym.agents import Ending, Episode, EpisodeBuilder, Group
 from turngym.agents.engine import Generation, VersionSpan
 from turngym.envs import SamplingParams, Task
-from turngym.trainer.reward_log import MAX_PARTS, MAX_TASKS, log_lines, reward_metrics, task_kind
+from turngym.trainer.reward_reports.log import MAX_PARTS, MAX_TASKS, log_lines, reward_metrics, task_kind
 
 
 def episode(*turns: tuple[float, Any]) -> Episode:

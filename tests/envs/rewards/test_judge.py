@@ -189,7 +189,7 @@ def test_arguments_that_cannot_be_used_are_refused(arguments: dict[str, Any], me
 
 
 def test_the_schema_asks_for_what_is_read(server: JudgeServer) -> None:
-    asyncio.run(judge_of(server)(Trajectory(response="4")))
+    judge_of(server)(Trajectory(response="4"))
     schema = server.asked[0].body["response_format"]["json_schema"]
     assert schema["strict"] is True
     assert json.loads(json.dumps(schema["schema"]["required"])) == ["reason", "score"]

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from turngym.envs.errors import ConfigError, RewardError
 from turngym.envs.rewards import RewardOutput, Trajectory, score_group
-from turngym.envs.rewards.judge_cache import VerdictCache
-from turngym.envs.rewards.judge_reply import Verdict
+from turngym.envs.rewards.judge.cache import VerdictCache
+from turngym.envs.rewards.judge.reply import Verdict
 
 from .judge_server import JudgeServer, judge_of, rated, refused, said
 

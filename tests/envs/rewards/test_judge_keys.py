@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import logging
 import pickle
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 from turngym.envs.errors import ConfigError, RewardError
 from turngym.envs.rewards import JudgePanel, LLMJudge, Trajectory, score_group
-from turngym.envs.rewards.judge_secrets import Secret
+from turngym.envs.rewards.judge.secrets import Secret
 
 from .judge_server import KEY, JudgeServer, Reply, error_of, judge_of, rated, refused, said
 
@@ -108,7 +107,7 @@ def test_a_judge_is_pickled_without_its_key(monkeypatch: pytest.MonkeyPatch) -> 
         assert KEY.encode() not in pickled
         monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-other-side")
         again = pickle.loads(pickled).rewards["mine"]
-        assert asyncio.run(again(Trajectory(response="4"))).reward == pytest.approx(2 * 6 / 9)
+        assert again(Trajectory(response="4")).reward == pytest.approx(2 * 6 / 9)
         assert server.asked[0].headers["authorization"] == "Bearer sk-of-the-other-side"
         assert again.usage.requests == 1
         assert judge.usage.requests == 0
@@ -149,7 +148,7 @@ def test_pieces_of_a_key_are_scrubbed_and_short_ones_are_left() -> None:
 
 ABSENT = """
 import sys
-import turngym.envs.rewards.judge as judge
+import turngym.envs.rewards.judge.llm_judge as judge
 assert "openai" not in sys.modules, "it is loaded when the first judge is built"
 sys.modules["openai"] = None  # as where it isn't installed
 try:

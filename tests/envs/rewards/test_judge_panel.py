@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from turngym.envs.errors import ConfigError, InvalidRewardError, RewardError
 from turngym.envs.rewards import FunctionReward, JudgePanel, RewardOutput, Trajectory, score_group
-from turngym.envs.rewards.judge_panel import weighted_mean, weighted_median
+from turngym.envs.rewards.judge.panel import weighted_mean, weighted_median
 
 from .judge_server import Asked, JudgeServer, Reply, judge_of, rated, refused
 

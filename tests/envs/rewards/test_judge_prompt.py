@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from typing import Any
@@ -12,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from turngym.envs.errors import ConfigError, RewardError
 from turngym.envs.rewards import Trajectory, TrajectoryTurn
-from turngym.envs.rewards.judge_prompt import JudgePrompt, fence_for, sendable
+from turngym.envs.rewards.judge.prompt import JudgePrompt, fence_for, sendable
 
 from .judge_server import JudgeServer, error_of, judge_of, rated, said
 

@@ -10,7 +10,7 @@ from email.utils import formatdate
 
 import pytest
 from turngym.envs.rewards import RewardOutput, Trajectory, score_group
-from turngym.envs.rewards.judge_trouble import asked_wait
+from turngym.envs.rewards.judge.trouble import asked_wait
 
 from .judge_server import KEY, Asked, JudgeServer, Reply, error_of, judge_of, rated, refused
 

@@ -33,10 +33,10 @@ from transformers import (
 )
 from turngym.envs.errors import ConfigError, InvalidRewardError, RewardError
 from turngym.envs.rewards import RewardModel, RewardOutput, Trajectory, score_group
-from turngym.envs.rewards.classifier import Classifier, ClassifierConfig
-from turngym.envs.rewards.classifier_inputs import Exchange, InputEncoder
-from turngym.envs.rewards.classifier_service import THREAD_NAME, _services
-from turngym.envs.rewards.micro_batches import MicroBatcher, pack
+from turngym.envs.rewards.model.classifier import Classifier, ClassifierConfig
+from turngym.envs.rewards.model.inputs import Exchange, InputEncoder
+from turngym.envs.rewards.model.micro_batches import MicroBatcher, pack
+from turngym.envs.rewards.model.service import THREAD_NAME, _services
 
 CONTEXT = 64
 SPECIALS = ("<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>")
@@ -389,7 +389,7 @@ async def test_a_pickle_holds_settings_only(encoder: RewardModel):
 async def test_a_gpu_that_is_missing_is_said_once(
     folders: dict[str, Path], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("turngym.envs.rewards.classifier._said", set())
+    monkeypatch.setattr("turngym.envs.rewards.model.classifier._said", set())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for path in (folders["encoder"], folders["decoder"]):
         reward = RewardModel(model_path=str(path), device="cuda")

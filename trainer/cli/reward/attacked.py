@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...shown_text import head
+from ...reward_reports.shown_text import head
 from ..flags import FlagParser, parse
 from .given import add_reward, call_timeout_s, file_of, reward_of, with_reward
 

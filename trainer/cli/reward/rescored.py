@@ -29,7 +29,7 @@ def run(argv: Sequence[str]) -> int:
     if flags["limit"] is not None and flags["limit"] < 1:
         raise ConfigError(f"--limit {flags['limit']} must be at least 1")
     reward = reward_of(flags)
-    from ...rescore import rescore
+    from ...reward_reports.rescore import rescore
 
     report = rescore(folder, reward, limit=flags["limit"], timeout_s=flags["reward_timeout_s"])
     print(report.as_text())

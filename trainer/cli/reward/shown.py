@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...shown_text import head
+from ...reward_reports.shown_text import head
 
 
 def shown(text: str, width: int = 40) -> Text:

@@ -53,7 +53,7 @@ def _print(results: Sequence[CaseResult]) -> None:
     """A row for each number of each case, then what failed and how many are off."""
     from rich.console import Console
 
-    from ...shown_text import head
+    from ...reward_reports.shown_text import head
     from .shown import make_table, number, say, shown
 
     console = Console(highlight=False)

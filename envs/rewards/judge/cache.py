@@ -11,8 +11,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError
-from .judge_reply import Verdict
+from ...errors import ConfigError
+from .reply import Verdict
 
 logger = logging.getLogger("turngym.rewards")
 

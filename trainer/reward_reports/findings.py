@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .reward_collect import UpdateFigures
-from .reward_features import EpisodeRow
-from .reward_statistics import VarianceParts
-from .reward_suspicion import Suspicion
+from .collect import UpdateFigures
+from .features import EpisodeRow
+from .statistics import VarianceParts
 from .stored_groups import Split
+from .suspicion import Suspicion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,10 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from .reward_features import FAULTS, SHAPES, EpisodeRow
-from .reward_findings import Opening, RewardAnalysis
-from .reward_suspicion import MIN_EPISODES, MIN_INSIDE, MIN_SHARE
+from .features import FAULTS, SHAPES, EpisodeRow
+from .findings import Opening, RewardAnalysis
 from .shown_text import fenced, head, markdown
+from .suspicion import MIN_EPISODES, MIN_INSIDE, MIN_SHARE
 
 MAX_UPDATES_SHOWN = 30
 _PROMPT_CHARS, _RESPONSE_CHARS = 160, 320

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from ..errors import RewardError
+from ...errors import RewardError
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from ..agents.episode import Episode
-from ..agents.store import read_episodes
-from ..envs.errors import DataError
+from ...agents.episode import Episode
+from ...agents.store import read_episodes
+from ...envs.errors import DataError
 
 Split: TypeAlias = Literal["train", "eval"]
 

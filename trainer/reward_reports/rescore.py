@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ..agents.episode import Episode
-from ..agents.group import Group
-from ..envs.errors import ConfigError, DataError
-from ..envs.rewards.base import RewardFunction
-from ..envs.tasks import Task
-from .outside_loop import call_outside_loop
+from ...agents.episode import Episode
+from ...agents.group import Group
+from ...envs.errors import ConfigError, DataError
+from ...envs.rewards.base import RewardFunction
+from ...envs.tasks import Task
+from ..outside_loop import call_outside_loop
+from ..reward_scorer import RewardOn, RewardScorer
+from ..together import run_together
+from .log import value_of_turn
 from .rescore_report import RescoredEpisode, RescoreReport, report_of
-from .reward_log import value_of_turn
-from .reward_scorer import RewardOn, RewardScorer
 from .run_tasks import config_of, tasks_of
 from .stored_groups import Split, StoredGroup, read_update, stored_files
-from .together import run_together
 
 CONCURRENCY = 256
 """Episodes that are scored at once."""

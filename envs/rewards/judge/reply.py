@@ -8,9 +8,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import RewardError
-from .judge_prompt import sendable
-from .judge_trouble import shortened
+from ...errors import RewardError
+from .prompt import sendable
+from .trouble import shortened
 
 MAX_REASON_CHARS = 2_000
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .reward_statistics import Floats, is_constant, mean_or_nan, ranks, spearman
 from .shown_text import head
+from .statistics import Floats, is_constant, mean_or_nan, ranks, spearman
 
 NUM_MOVERS = 10
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import yaml
 
-from ..agents.store import SCHEMA_VERSION
-from ..envs.errors import DataError, TurngymError
-from ..envs.rows import RowTaskSource
-from ..envs.tasks import Task, TaskSource
-from .config import SECTION_OF, TrainConfig
+from ...agents.store import SCHEMA_VERSION
+from ...envs.errors import DataError, TurngymError
+from ...envs.rows import RowTaskSource
+from ...envs.tasks import Task, TaskSource
+from ..config import SECTION_OF, TrainConfig
 from .stored_groups import Split, stored_files
 
 
@@ -68,7 +68,7 @@ def config_of(run: Path | str) -> TrainConfig:
 
 
 def _source(run: Path | str, config: TrainConfig) -> TaskSource:
-    from .parts import env_parts
+    from ..parts import env_parts
 
     env = config.env
     try:
@@ -99,8 +99,8 @@ def _stored_ids(run: Path | str, split: Split) -> list[str]:
 
 def _candidates(source: TaskSource, config: TrainConfig, split: Split, *, max_draws: int) -> Iterator[Task]:
     """Tasks, the likeliest first. Some come more than once."""
-    from .evaluate import held_out_tasks
-    from .task_order import TaskOrder
+    from ..evaluate import held_out_tasks
+    from ..task_order import TaskOrder
 
     if split == "eval":
         yield from held_out_tasks(source, config.evaluation.eval_tasks)

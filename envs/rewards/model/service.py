@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..errors import ConfigError, InvalidRewardError, RewardError
+from ...errors import ConfigError, InvalidRewardError, RewardError
 from .classifier import Classifier, ClassifierConfig
-from .classifier_inputs import Exchange, Row
+from .inputs import Exchange, Row
 from .micro_batches import MicroBatcher, pack
 
 logger = logging.getLogger("turngym.rewards")

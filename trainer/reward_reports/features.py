@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..agents.episode import Ending, Episode
+from ...agents.episode import Ending, Episode
 
 SEARCHED_CHARS = 20_000
 """Of longer responses only the beginning is looked at, so that megabytes cost nothing."""

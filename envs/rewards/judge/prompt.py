@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import ConfigError, RewardError
-from .arguments import number
-from .types import Trajectory
+from ...errors import ConfigError, RewardError
+from ..arguments import number
+from ..types import Trajectory
 
 PLACEHOLDERS = ("prompt", "response", "label", "conversation", "low", "high")
 DEFAULT_TEMPLATE = "Rate how well the response answers the prompt: whether it is right, complete and clear."

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, RewardError
-from ..tokenizer import load_tokenizer
-from .classifier_inputs import Exchange, InputEncoder, Row
-from .types import Trajectory
+from ...errors import ConfigError, RewardError
+from ...tokenizer import load_tokenizer
+from ..types import Trajectory
+from .inputs import Exchange, InputEncoder, Row
 
 if TYPE_CHECKING:
     import torch

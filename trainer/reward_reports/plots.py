@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .reward_findings import RewardAnalysis
+from .findings import RewardAnalysis
 from .shown_text import head
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..envs.errors import TurngymError
-from ..envs.tasks import Task
-from .reward_collect import collect
-from .reward_findings import RewardAnalysis
-from .reward_measures import findings
-from .reward_report import as_csv, as_markdown
+from ...envs.errors import TurngymError
+from ...envs.tasks import Task
+from .collect import collect
+from .findings import RewardAnalysis
+from .measures import findings
+from .report import as_csv, as_markdown
 from .run_tasks import tasks_of
 from .stored_groups import Split
 
@@ -71,7 +71,7 @@ def save_reward_analysis(analysis: RewardAnalysis) -> Path:
 
 def _plots(analysis: RewardAnalysis, folder: Path) -> tuple[dict[str, str], str]:
     """The plots that were drawn, or why there are none."""
-    from .reward_plots import save_plots
+    from .plots import save_plots
 
     try:
         return save_plots(analysis, folder), ""

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, InvalidRewardError
-from .base import Clip, RewardFunction, plain_outside_loop
+from ...errors import ConfigError, InvalidRewardError
+from ..base import Clip, RewardFunction, plain_outside_loop
+from ..types import RewardOutput, Trajectory
 from .classifier import ClassifierConfig
-from .classifier_inputs import Exchange
-from .types import RewardOutput, Trajectory
+from .inputs import Exchange
 
 if TYPE_CHECKING:
-    from .classifier_service import ClassifierStats, Lease
+    from .service import ClassifierStats, Lease
 
 
 class RewardModel(RewardFunction):
@@ -136,7 +136,7 @@ class RewardModel(RewardFunction):
             await lease.end()
 
     def _leased(self) -> Lease:
-        from .classifier_service import Lease
+        from .service import Lease
 
         with self._lock:
             if self._lease is None or self._lease.pid != os.getpid():

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from .reward_collect import Collected, UpdateFigures
-from .reward_features import FAULTS, SHAPES, EpisodeRow
-from .reward_findings import Contrast, Drift, LengthFinding, Opening, PartFinding, RewardAnalysis
-from .reward_log import by_name
-from .reward_statistics import (
+from .collect import Collected, UpdateFigures
+from .features import FAULTS, SHAPES, EpisodeRow
+from .findings import Contrast, Drift, LengthFinding, Opening, PartFinding, RewardAnalysis
+from .log import by_name
+from .statistics import (
     Floats,
     Integers,
     group_means,
@@ -25,8 +25,8 @@ from .reward_statistics import (
     spearman,
     variance_parts,
 )
-from .reward_suspicion import suspect
 from .stored_groups import Split
+from .suspicion import suspect
 
 NUM_EXAMPLES = 5
 MAX_OPENINGS = 8

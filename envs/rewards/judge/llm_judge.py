@@ -9,18 +9,18 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from ..errors import ConfigError, RewardError
-from ..threads import run_in_thread
-from .arguments import interval, number
-from .base import Clip, RewardFunction, plain_outside_loop
-from .judge_cache import VerdictCache, key_of
-from .judge_client import JudgeClient
-from .judge_config import JudgeConfig, JudgeUsage
-from .judge_panel import JudgePanel
-from .judge_prompt import DEFAULT_TEMPLATE, JudgePrompt, Messages
-from .judge_reply import Verdict, verdict_of
-from .judge_secrets import Secret
-from .types import RewardOutput, Trajectory
+from ...errors import ConfigError, RewardError
+from ...threads import run_in_thread
+from ..arguments import interval, number
+from ..base import Clip, RewardFunction, plain_outside_loop
+from ..types import RewardOutput, Trajectory
+from .cache import VerdictCache, key_of
+from .client import JudgeClient
+from .config import JudgeConfig, JudgeUsage
+from .panel import JudgePanel
+from .prompt import DEFAULT_TEMPLATE, JudgePrompt, Messages
+from .reply import Verdict, verdict_of
+from .secrets import Secret
 
 __all__ = ["JudgePanel", "JudgeUsage", "LLMJudge"]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ..agents.episode import Turn
-from ..agents.group import Group
-from ..envs.rewards.types import parts_of
-from ..envs.tasks import Task
+from ...agents.episode import Turn
+from ...agents.group import Group
+from ...envs.rewards.types import parts_of
+from ...envs.tasks import Task
 from .shown_text import head
 
 PERCENTILES = (5, 25, 50, 75, 95)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from .judge_secrets import Secret
+from .secrets import Secret
 
 MAX_WAIT_S = 120.0
 """The longest wait that an endpoint may ask for; and twice the longest between two tries."""

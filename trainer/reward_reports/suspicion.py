@@ -29,8 +29,8 @@ from statistics import fmean
 
 import numpy as np
 
-from .reward_features import SHAPES, EpisodeRow, length_features
-from .reward_statistics import Floats, explained, spearman, variance_parts
+from .features import SHAPES, EpisodeRow, length_features
+from .statistics import Floats, explained, spearman, variance_parts
 
 MIN_EPISODES = 50
 MIN_SHARE = 0.25

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Literal
 
-from ..errors import ConfigError, InvalidRewardError, RewardError
-from .arguments import number
-from .base import Clip
-from .combined import CombinedReward, Scored, Steps, part_metadata, range_of
-from .composite import numbered
-from .functions import as_reward
-from .types import RewardOutput, Trajectory
+from ...errors import ConfigError, InvalidRewardError, RewardError
+from ..arguments import number
+from ..base import Clip
+from ..combined import CombinedReward, Scored, Steps, part_metadata, range_of
+from ..composite import numbered
+from ..functions import as_reward
+from ..types import RewardOutput, Trajectory
 
 _SUMMED = ("prompt_tokens", "completion_tokens", "requests", "retries", "cached", "cost")
 

@@ -16,12 +16,12 @@ from typing import Any
 
 from asyncio_throttle.throttler import Throttler
 
-from ..errors import ConfigError, RewardError
-from .judge_config import JudgeConfig, JudgeUsage
-from .judge_prompt import Messages
-from .judge_reply import VERDICT_SCHEMA, Verdict, completion_of
-from .judge_secrets import Secret, keep_out_of_logs
-from .judge_trouble import Trouble, trouble_of
+from ...errors import ConfigError, RewardError
+from .config import JudgeConfig, JudgeUsage
+from .prompt import Messages
+from .reply import VERDICT_SCHEMA, Verdict, completion_of
+from .secrets import Secret, keep_out_of_logs
+from .trouble import Trouble, trouble_of
 
 logger = logging.getLogger("turngym.rewards")
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, RewardError
-from ..types import Message
-from .types import Trajectory
+from ...errors import ConfigError, RewardError
+from ...types import Message
+from ..types import Trajectory
 
 if TYPE_CHECKING:
     from tokenizers import Encoding

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ..agents.episode import Episode
-from ..envs.tasks import Task
-from .reward_features import EpisodeRow, features_of, holds_label, is_cut, opening_of
-from .reward_log import by_name, parts_of_turn, value_of_turn
-from .reward_statistics import is_constant
+from ...agents.episode import Episode
+from ...envs.tasks import Task
+from ..trajectories import prompt_of
+from .features import EpisodeRow, features_of, holds_label, is_cut, opening_of
+from .log import by_name, parts_of_turn, value_of_turn
+from .statistics import is_constant
 from .stored_groups import Split, StoredGroup, StoredUpdate, stored_updates
-from .trajectories import prompt_of
 
 MAX_PARTS = 30
 """Parts of the reward that are looked at: those that most episodes of an update have."""
