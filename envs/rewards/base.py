@@ -8,9 +8,9 @@ import inspect
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias
 
 from ..errors import ConfigError, InvalidRewardError, RewardError
 from .types import RewardOutput, Trajectory, as_finite
@@ -18,7 +18,8 @@ from .types import RewardOutput, Trajectory, as_finite
 logger = logging.getLogger("turngym.rewards")
 
 Clip: TypeAlias = float | tuple[float, float] | None
-Method = TypeVar("Method", bound=Callable[..., Any])
+Given: TypeAlias = RewardOutput | float
+"""What a reward may give for a trajectory."""
 
 
 class RewardFunction(ABC):
@@ -56,10 +57,10 @@ class RewardFunction(ABC):
         clip_bounds(clip)
 
     @abstractmethod
-    def compute_reward(self, trajectory: Trajectory) -> RewardOutput | Awaitable[RewardOutput]:
+    def compute_reward(self, trajectory: Trajectory) -> Given | Awaitable[Given]:
         """The reward of one trajectory, before scale and clip. May be async, and may return a plain number."""
 
-    def __call__(self, trajectory: Trajectory) -> RewardOutput | Any:
+    def __call__(self, trajectory: Trajectory) -> Any:
         """The reward of one trajectory, scaled and clipped; awaitable where `compute_reward` is async.
 
         Raises:
@@ -106,7 +107,7 @@ class GroupReward(RewardFunction):
     ) -> Sequence[RewardOutput | RewardError | float] | Awaitable[Sequence[RewardOutput | RewardError | float]]:
         """The reward of each trajectory, in their order; an error in its place fails that trajectory. May be async."""
 
-    def compute_reward(self, trajectory: Trajectory) -> RewardOutput | Awaitable[RewardOutput]:
+    def compute_reward(self, trajectory: Trajectory) -> Given | Awaitable[Given]:
         """The reward of a trajectory that is alone."""
         given = self.compute_rewards([trajectory])
         return self._only_later(given) if inspect.isawaitable(given) else self._only(given)
@@ -147,7 +148,7 @@ class GroupReward(RewardFunction):
         return self._only(await given)
 
 
-def plain_outside_loop(method: Method) -> Method:
+def plain_outside_loop(method: Callable[[Any, Trajectory], Coroutine[Any, Any, RewardOutput]]) -> Callable[..., Any]:
     """Let an async `compute_reward` be called where no event loop runs, as in a script: it then gives the output.
 
     Where one runs it gives a coroutine, as any async method does.
@@ -162,7 +163,7 @@ def plain_outside_loop(method: Method) -> Method:
         return method(self, trajectory)
 
     call.__dict__[_ASYNC] = True
-    return cast("Method", call)
+    return call
 
 
 def is_async(method: Any) -> bool:
