@@ -11,7 +11,7 @@ from typing import Any
 
 from ..envs.errors import ConfigError
 from ..envs.rewards.base import RewardFunction
-from ..envs.rewards.functions import as_reward
+from ..envs.rewards.functions import BATCH, as_reward
 from ..envs.user_files import python_file
 
 NAMES = ("reward_func", "custom_reward_function", "reward_function", "reward_fn", "reward")
@@ -76,7 +76,7 @@ def is_single(file: Path, name: str | None = None) -> bool:
     node = nodes[0]
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         names = {a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
-        return not node.decorator_list and "queries" not in names and not {"prompts", "completions"} <= names
+        return not node.decorator_list and not names & BATCH
     return isinstance(node, ast.ClassDef) and _is_reward(node)
 
 

@@ -112,9 +112,9 @@ class RowTaskSource(TaskSource):
             )
         options = {**row, "prompt": prompt}
         if self.label_key is not None:
-            options["label"] = _label(_column(row, self.label_key, "--label_key", where), self.label_key, where)
+            options["label"] = label_text(_column(row, self.label_key, "--label_key", where), self.label_key, where)
         elif "label" in row:
-            options["label"] = _label(row["label"], "label", where)
+            options["label"] = label_text(row["label"], "label", where)
         id_ = row.get("id")
         return Task(id=f"{self.path.name}, {place}" if id_ is None else str(id_), options=options)
 
@@ -125,8 +125,17 @@ def _column(row: Mapping[str, Any], name: str, flag: str, where: str) -> Any:
     return row[name]
 
 
-def _label(value: object, name: str, where: str) -> str:
-    """The label as text; of a worked solution in GSM8K's form, what stands after `####`."""
+def label_text(value: object, name: str, where: str) -> str:
+    """A label as text; of a worked solution in GSM8K's form, what stands after `####`.
+
+    Args:
+        value: what the row holds.
+        name: the column that holds it.
+        where: file and line, for messages.
+
+    Raises:
+        DataError: it is neither text nor a number, nor a list, an object or a bool, which are given as JSON.
+    """
     if isinstance(value, str):
         match = _FINAL_ANSWER.search(value)
         text = (match[1] if match else value).strip()
@@ -144,13 +153,18 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if not path.is_file():
         raise DataError(f"{path}: there is no such file; give the path of a .jsonl or .parquet file")
     if path.suffix in (".jsonl", ".json"):
-        return _jsonl_rows(path)
+        return jsonl_rows(path)
     if path.suffix == ".parquet":
         return _parquet_rows(path)
     raise DataError(f"{path}: {path.suffix or 'no suffix'} isn't read; give a .jsonl or .parquet file")
 
 
-def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each object of a JSONL file with its line number from 1; empty lines are passed over.
+
+    Raises:
+        DataError: a line isn't UTF-8, or no JSON object; the message names file, line and remedy.
+    """
     with path.open("rb") as file:
         for line, content in enumerate(file, start=1):
             if not content.strip():

@@ -34,6 +34,7 @@ from ..agents.engine import Engine
 from ..agents.engines.transformers import TransformersEngine
 from ..agents.executor import AgentExecutor
 from ..agents.loop_stall import LoopStall
+from ..agents.settled_heap import settled_heap
 from ..envs.errors import ConfigError
 from .checkpoint import Checkpoint
 from .config import SINGLE_TURN, TrainConfig
@@ -169,6 +170,8 @@ class Trainer:
             DataError: a prompt doesn't fit the context.
             EnvError: every episode of an update failed, time after time.
             EngineError: the same, and the engine is to blame.
+            RewardError: the same, and the reward is to blame; or it broke its contract.
+            ConfigError: the reward can't work.
         """
         return self._run(self._fit)
 
@@ -191,7 +194,7 @@ class Trainer:
             self._run(self._engine.close)
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        with deterministic_algorithms(self.is_deterministic):
+        with deterministic_algorithms(self.is_deterministic), settled_heap():
             return call_outside_loop(lambda: asyncio.run(work()))
 
     def _executor(self) -> AgentExecutor:
@@ -202,7 +205,13 @@ class Trainer:
             return resumed.policy
         if self.config.policy.pretrain != "tiny":
             return self.config.policy.pretrain
+        if self._scorer is not None and not self.folder.tiny.exists():
+            self._run(self._try_reward)  # so that one that can't work is told before the policy is made
         return make_tiny_once(self._parts, seed=self.config.run.seed, out=self.folder.tiny, report=self._note)
+
+    async def _try_reward(self) -> None:
+        async with self._rewards():
+            pass
 
     async def _fit(self) -> RunReport:
         num_updates = self.config.run.num_updates

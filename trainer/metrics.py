@@ -24,7 +24,7 @@ METRICS: dict[str, str] = {
     "update": "number of the update, from 0; it trains slots update * B to (update + 1) * B - 1",
     "version": "number of published updates, this one included",
     "epoch": "epoch of the update's last slot, from 0",
-    "rewards": "what each trained episode earned (for callbacks; not in the file)",
+    "rewards": "what each trained episode earned, empty where there is none (for callbacks; not in the file)",
     "reward_mean": "mean of the episodes' summed rewards",
     "reward_std": "their standard deviation (population)",
     "reward_min": "least of them",
@@ -93,6 +93,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, Any]:
         "groups_short": sum(group.is_short for group in groups),
         **_counts("failures", Counter(e.failure.error for e in failed if e.failure is not None)),
         **_counts("endings", Counter(e.ending.value for e in (*episodes, *failed))),
+        "rewards": [episode.reward for episode in episodes],
     }
     return metrics | (_episode_metrics(episodes) if episodes else {})
 
@@ -124,7 +125,6 @@ def _episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
     lengths = [sum(len(record) for record in episode.records) for episode in episodes]
     num_action_tokens = sum(episode.num_action_tokens for episode in episodes)
     metrics: dict[str, Any] = {
-        "rewards": rewards,
         "reward_mean": fmean(rewards),
         "reward_std": pstdev(rewards),
         "reward_min": min(rewards),

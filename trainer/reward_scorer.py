@@ -29,10 +29,10 @@ class RewardScorer:
     """Adds a reward to what the environment gave.
 
     On the whole episode, the reward goes to the last turn; on turns, each turn gets its own. Token rewards go to their
-    tokens instead, and the reward is then only recorded. The environment's own score wins over the reward's. What a
-    reward gave stands in the turn's `info["reward"]`: name, value and metadata; the environment's own key of that name
-    is kept as `env_reward`. An episode whose reward failed leaves
-    the group's episodes, and joins those that failed.
+    tokens instead, and the reward is then only recorded. A score that the reward gives takes the place of the
+    environment's; where neither gives one, the reward is the score. What a reward gave stands in the turn's
+    `info["reward"]`: name, value and metadata; the environment's own key of that name is kept as `env_reward`. An
+    episode whose reward failed leaves the group's episodes, and joins those that failed.
 
     Args:
         reward: what scores.
@@ -141,7 +141,7 @@ class RewardScorer:
         return replace(
             turn,
             reward=turn.reward + (0.0 if output.token_rewards else output.reward),
-            score=score_of(output, label) if turn.score is None else turn.score,
+            score=score_of(output, label, turn.score),
             info={**before, "reward": said},
         )
 

@@ -39,7 +39,7 @@ def _named(config: RewardConfig) -> RewardFunction:
     if config.remote_rm_url:
         return _remote(config)
     if config.reward_file:
-        return _from_file(config, config.reward_file, config.reward_function)
+        return _from_file(config, config.reward_file, flag="--reward_file", name=config.reward_function)
     from ..envs.rewards.catalog import find_reward
 
     assert config.reward_function is not None
@@ -55,19 +55,21 @@ def _remote(config: RewardConfig) -> RewardFunction:
         return RemoteReward(urls, timeout_s=config.reward_timeout_s)
     if any(are_servers) or len(urls) != 1:
         raise ConfigError(f"--remote_rm_url {' '.join(urls)}: give one file, or http:// addresses alone")
-    return _from_file(config, urls[0], None)
+    return _from_file(config, urls[0], flag="--remote_rm_url")
 
 
-def _from_file(config: RewardConfig, place: str, name: str | None) -> RewardFunction:
+def _from_file(config: RewardConfig, place: str, *, flag: str, name: str | None = None) -> RewardFunction:
     from ..agents.reward_files import load_reward_file
 
     path, colon, in_place = place.rpartition(":")
     if colon and path.endswith(".py"):
         if name is not None and name != in_place:
-            raise ConfigError(f"--reward_file {place} and --reward_function {name} name two rewards; give one")
+            raise ConfigError(f"{flag} {place} and --reward_function {name} name two rewards; give one")
         place, name = path, in_place
     if not Path(place).is_file():
-        raise ConfigError(f"{place}: there is no such reward file")
+        raise ConfigError(
+            f"{flag} {place}: there is no such reward file; give FILE.py, or servers as --remote_rm_url http://..."
+        )
     return load_reward_file(
         place,
         name,

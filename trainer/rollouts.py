@@ -11,7 +11,6 @@ A round begins when the one before is over, so that what is played together does
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,8 +18,9 @@ from ..agents.episode import Ending, Episode
 from ..agents.executor import AgentExecutor
 from ..agents.group import Group
 from ..agents.store import EpisodeWriter
-from ..envs.errors import DataError, EngineError, EnvError, RewardError
+from ..envs.errors import DataError
 from ..envs.tasks import Task
+from .all_failed import all_failed
 from .config import AlgorithmConfig, LimitConfig, RunConfig
 from .metrics import group_score
 from .reward_scorer import RewardScorer
@@ -138,7 +138,8 @@ class Rollouts:
             for episode in failed:
                 if episode.failure is not None and episode.failure.error == DataError.__name__:
                     raise DataError(episode.failure.message)
-        raise _all_failed(failed, update=update)
+        remedy = "Nothing was trained on them; mend the cause, then go on with --resume"
+        raise all_failed(failed, what=f"of update {update}", remedy=remedy)
 
     async def _fill(self, update: int, prefix: str) -> tuple[list[Group], list[Group]]:
         """The groups by slot, and those that were filtered."""
@@ -147,6 +148,8 @@ class Rollouts:
         open_places, filtered, dropped = places, [], set[int]()
         while open_places:
             await self._play_round(open_places, update)
+            if not filtered and not any(place.group and place.group.episodes for place in places):
+                break  # other tasks would go no better
             still_open: list[_Place] = []
             for place in open_places:
                 assert place.group is not None
@@ -237,17 +240,3 @@ def _renumbered(group: Group, members: Sequence[int]) -> Group:
 
 def _by_member(*parts: Sequence[Episode]) -> tuple[Episode, ...]:
     return tuple(sorted((episode for part in parts for episode in part), key=lambda episode: episode.member))
-
-
-def _all_failed(failed: Sequence[Episode], *, update: int) -> EnvError | EngineError | RewardError:
-    failures = [episode.failure for episode in failed if episode.failure is not None]
-    counts = Counter(f"{failure.error} in {failure.where}" for failure in failures).most_common(3)
-    told = ", ".join(f"{count} times {name}" for name, count in counts)
-    message = (
-        f"every episode of update {update} failed, {len(failed)} attempts in all: {told}; the last one said: "
-        f"{failures[-1].message!r}. Nothing was trained on them; mend the cause, then go on with --resume"
-    )
-    endings = Counter(episode.ending for episode in failed)
-    if 2 * endings[Ending.ENGINE_FAILED] > len(failed):
-        return EngineError(message)
-    return RewardError(message) if 2 * endings[Ending.REWARD_FAILED] > len(failed) else EnvError(message)

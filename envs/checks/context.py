@@ -106,6 +106,8 @@ class CheckContext:
     ) -> None:
         self.factory = factory
         self.spec = spec or EnvSpec(id=getattr(factory, "__name__", type(factory).__name__), entry_point=factory)
+        self.has_reward = False
+        """Whether a reward is attached, which may pay for anything."""
         self.seed = seed
         self.limits = limits or CheckLimits()
         self.progress = Progress()

@@ -16,6 +16,7 @@ from ..instance import AgentInstance
 from ..registry import EnvSpec, task_source
 from ..tasks import TaskSource
 from ..types import Action, as_step_result, check_observation
+from ..wrappers import Wrapper
 from .actions import PROBES, Policy, constant, quote, scripted, text_of
 from .context import CheckContext, CheckFailed, CheckSkipped
 from .play import describe, options_of, play
@@ -44,8 +45,10 @@ async def check_instance(context: CheckContext) -> None:
 
 
 def _learn_spec(context: CheckContext, instance: AgentInstance) -> None:
-    """Take the specification, and with it the tasks, from an instance where none was known before."""
+    """Take the specification from an instance, and with it the tasks where none were known before."""
+    context.has_reward = _has_reward(instance)
     if context.spec.entry_point is not context.factory:
+        context.spec = instance.spec or context.spec
         return
     cls = type(instance.unwrapped)
     fields = {name: getattr(cls, name) for name in ("max_turns", "reward_range") if hasattr(cls, name)}
@@ -56,6 +59,16 @@ def _learn_spec(context: CheckContext, instance: AgentInstance) -> None:
             context.use_source(task_source(instance.spec.id))
         elif tasks is not None:
             context.use_source(tasks if isinstance(tasks, TaskSource) else tasks())
+
+
+def _has_reward(instance: AgentInstance) -> bool:
+    from ..rewards.rewarded import RewardedInstance  # which few environments need
+
+    while isinstance(instance, Wrapper):
+        if isinstance(instance, RewardedInstance):
+            return True
+        instance = instance.env
+    return False
 
 
 async def check_reset(context: CheckContext) -> None:

@@ -62,7 +62,10 @@ async def check_scores(context: CheckContext) -> None:
 
 
 async def check_demonstrations(context: CheckContext) -> None:
-    """The environment's own demonstrations solve their tasks: score 1, or the top reward where it gives no scores."""
+    """The environment's own demonstrations solve their tasks: score 1, or the top reward where it gives no scores.
+
+    Where a reward is attached, which may score as it likes, they only end the episode.
+    """
     if context.source is None:
         raise CheckSkipped("there are no tasks to demonstrate; pass tasks=, or register the environment with tasks=")
     for task in context.tasks:
@@ -102,6 +105,8 @@ def _check_solved(context: CheckContext, transcript: Transcript, num_actions: in
             f"task {task!r}: the episode ended after {len(transcript.turns)} of {num_actions} demonstrated actions; "
             "end the demonstration with the action that solves the task"
         )
+    if context.has_reward:
+        return
     scores = [turn.result.score for turn in transcript.turns if turn.result.score is not None]
     if scores:
         if scores[-1] != 1:
@@ -129,6 +134,8 @@ async def check_cheap_rewards(context: CheckContext) -> None:
     Nothing means no score above 0 and no reward above 0. Where every action earns something, say 0.1, the environment's
     `reward_range` says so, and its lower end is what a cheap action may earn.
     """
+    if context.has_reward:
+        raise CheckSkipped("a reward is attached, which may pay for anything; try `turngym reward attack` on it")
     floor = max(0.0, context.spec.reward_range[0])
     for transcript in await context.cheap():
         for where, turn in transcript.placed():

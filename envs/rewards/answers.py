@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ..errors import ConfigError, InvalidRewardError
+from ..errors import InvalidRewardError
+from .arguments import number
 from .base import Clip, RewardFunction
 from .numbers import Number, last_numbers
-from .types import RewardOutput, Trajectory
+from .types import RewardOutput, Trajectory, truth_of
 
 ALPHA = 0.3
 """Weight of the format."""
@@ -73,13 +74,15 @@ def check_answer(response: str, ground_truth: str | float) -> float:
 
     Args:
         response: what was written.
-        ground_truth: a number, or text. Where it is no number, the text of the response is compared, or what stands
-            after its last `answer is`, `####` or `\boxed`; case, spaces, quotes and the punctuation around it are
-            disregarded.
+        ground_truth: a number, or text; of a worked solution, what stands after its last `####`. Where it is no number,
+            the text of the response is compared, or what stands after its last `answer is`, `####` or `\boxed`; case,
+            spaces, quotes and the punctuation around it are disregarded.
 
     Returns:
         1.0 where it is exact; 0.5 where it is a number within 10 % of the truth's magnitude, inclusive; else 0.0.
     """
+    if isinstance(ground_truth, str):
+        ground_truth = _final(ground_truth)
     truth = _number(ground_truth)
     if truth is None:
         return float(_is_same_text(response, str(ground_truth)))
@@ -132,7 +135,7 @@ def total_reward(
 class TotalReward(RewardFunction):
     """`alpha * format + beta * correctness`; both parts are in the metadata.
 
-    The truth is the column `answer` or the label, the format the column `format`.
+    The truth is the label, else the column `answer`; the format is the column `format`.
 
     >>> TotalReward(expected_format="It is [NUM].")(Trajectory(response="It is 4.", label="4")).metadata
     {'format': 1.0, 'correctness': 1.0}
@@ -157,13 +160,10 @@ class TotalReward(RewardFunction):
         clip: Clip = None,
     ) -> None:
         super().__init__(name, scale, clip)
-        for weight, value in (("alpha", alpha), ("beta", beta)):
-            if not 0 <= value < float("inf"):
-                raise ConfigError(f"{weight}={value!r} must be a finite number of at least 0")
-        self.alpha = alpha
-        self.beta = beta
+        self.alpha = number(alpha, "alpha", least=0)
+        self.beta = number(beta, "beta", least=0)
         self.expected_format = expected_format
-        self.reward_range = (0.0, alpha + beta)
+        self.reward_range = (0.0, self.alpha + self.beta)
 
     def compute_reward(self, trajectory: Trajectory) -> RewardOutput:
         """The weighted sum, and its parts.
@@ -171,12 +171,9 @@ class TotalReward(RewardFunction):
         Raises:
             InvalidRewardError: the row holds no answer, or there is no format.
         """
-        row = trajectory.metadata
-        truth, expected_format = row.get("answer"), row.get("format")
+        truth, expected_format = truth_of(trajectory), trajectory.columns.get("format")
         if expected_format is None:
             expected_format = self.expected_format
-        if truth is None:
-            raise InvalidRewardError("the row has neither a label nor a column 'answer'; choose it with --label_key")
         if expected_format is None:
             raise InvalidRewardError(
                 "the row has no column 'format'; add one, or give TotalReward(expected_format=...)"
@@ -192,6 +189,12 @@ class TotalReward(RewardFunction):
 def _number(truth: str | float | None) -> Number | None:
     """A truth as a number; truth values and whatever else isn't one are text."""
     return Number.of(truth) if isinstance(truth, str | int | float) and not isinstance(truth, bool) else None
+
+
+def _final(truth: str) -> str:
+    """Of a worked solution in GSM8K's form, the line after the last `####`; else the truth as it is."""
+    final = truth.rpartition("####")[2].strip()
+    return final if final and "\n" not in final and "####" in truth else truth
 
 
 def _is_equal(found: Number, truth: Number, given: str | float) -> bool:

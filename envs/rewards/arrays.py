@@ -38,7 +38,8 @@ def as_numbers(value: Any, count: int, what: str) -> list[float]:
     if isinstance(items, bool | int | float) and count == 1:
         items = [items]
     if not isinstance(items, list | tuple) or len(items) != count:
-        raise InvalidRewardError(f"{what} is {_shaped(value)}, and there were {count} responses; it must be [{count}]")
+        there_were = "there was 1 response" if count == 1 else f"there were {count} responses"
+        raise InvalidRewardError(f"{what} is {_shaped(value)}, and {there_were}; it must be [{count}]")
     items = [item.item() if hasattr(item, "item") and getattr(item, "shape", None) == () else item for item in items]
     if not all(isinstance(item, bool | int | float) for item in items):
         raise InvalidRewardError(f"{what} is {_shaped(value)}; it must be [{count}], one number for each response")

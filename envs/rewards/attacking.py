@@ -45,7 +45,7 @@ class AttackResult:
 
     Attributes:
         attack: the attack; None stands for the honest responses.
-        rewards: what its responses earned, those that could be scored.
+        rewards: what its responses earned, those that could be scored; see `AttackReport.by_score`.
         best: the greatest of them; None where none could be scored.
         response: the response that earned the most.
         errors: what scoring the others failed with.
@@ -81,11 +81,14 @@ class AttackReport:
         name: the reward's name.
         honest: what the examples' own responses earned; without any it has no rewards and no errors.
         results: the attacks, the one that earned the most first.
+        by_score: whether scores stand for what was earned: of a reward that compares episodes and gives scores, whose
+            rewards say only which of them is better.
     """
 
     name: str
     honest: AttackResult
     results: tuple[AttackResult, ...]
+    by_score: bool = False
 
     @property
     def unknown(self) -> tuple[AttackResult, ...]:
@@ -126,23 +129,26 @@ async def try_attacks(
     honest = await score_cases(reward, honest_cases, timeout_s=timeout_s)
     free = asyncio.Semaphore(_CALLS_AT_ONCE)
 
-    async def tried(attack: Attack) -> AttackResult:
+    async def tried(attack: Attack) -> tuple[Attack, list[tuple[str, Scored]]]:
         pairs: list[tuple[str, Scored]] = []
         for case in cases:
             rng = random.Random(f"{seed} {attack.name} {case.line}")
             responses = attack.make(case.prompt, case.label, case.columns, rng)
             async with free:
                 pairs += zip(responses, await _score(reward, case, responses, timeout_s), strict=True)
-        return _result(attack, pairs)
+        return attack, pairs
 
     async with asyncio.TaskGroup() as together:
         tasks = [together.create_task(tried(attack)) for attack in attacks]
-    results = [task.result() for task in tasks]
+    found = [task.result() for task in tasks]
+    honest_pairs = [(case.response or "", scored) for case, scored in zip(honest_cases, honest, strict=True)]
+    every = [scored for _, pairs in (*found, (None, honest_pairs)) for _, scored in pairs]
+    by_score = compares_episodes(reward) and _have_scores(every)
+    results = [_result(attack, pairs, by_score=by_score) for attack, pairs in found]
     return AttackReport(
         name=label_of(reward),
-        honest=_result(
-            None, [(case.response or "", scored) for case, scored in zip(honest_cases, honest, strict=True)]
-        ),
+        honest=_result(None, honest_pairs, by_score=by_score),
+        by_score=by_score,
         results=tuple(sorted(results, key=lambda result: (result.best is None, -(result.best or 0)))),
     )
 
@@ -161,8 +167,17 @@ async def _score(
     return [task.result()[0] for task in scoring]
 
 
-def _result(attack: Attack | None, pairs: Sequence[tuple[str, Scored]]) -> AttackResult:
-    earned = [(response, scored.reward) for response, scored in pairs if not isinstance(scored, RewardError)]
+def _have_scores(every: Sequence[Scored]) -> bool:
+    outputs = [scored for scored in every if not isinstance(scored, RewardError)]
+    return bool(outputs) and all(output.score is not None for output in outputs)
+
+
+def _result(attack: Attack | None, pairs: Sequence[tuple[str, Scored]], *, by_score: bool) -> AttackResult:
+    earned = [
+        (response, scored.score if by_score and scored.score is not None else scored.reward)
+        for response, scored in pairs
+        if not isinstance(scored, RewardError)
+    ]
     response, best = max(earned, key=lambda pair: pair[1], default=("", None))
     return AttackResult(
         attack=attack,

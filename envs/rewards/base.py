@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from ..errors import ConfigError, InvalidRewardError, RewardError
+from .arguments import number
 from .types import RewardOutput, Trajectory, as_finite
 
 logger = logging.getLogger("turngym.rewards")
@@ -52,7 +53,7 @@ class RewardFunction(ABC):
 
     def __init__(self, name: str | None = None, scale: float = 1.0, clip: Clip = None) -> None:
         self.name = type(self).__name__ if name is None else name
-        self.scale = float(scale)
+        self.scale = number(scale, "scale")
         self.clip = clip
         clip_bounds(clip)
 
@@ -186,9 +187,12 @@ def labelled(error: RewardError, reward: RewardFunction) -> RewardError:
     return named
 
 
-def score_of(output: RewardOutput, label: str) -> float:
-    """The score that an output stands for: its own, else its reward, clamped to [0, 1] with one warning a reward."""
-    given = output.reward if output.score is None else output.score
+def score_of(output: RewardOutput, label: str, env_score: float | None = None) -> float:
+    """The score of what was scored: the output's own, else the environment's, else the output's reward.
+
+    It is clamped to [0, 1], with one warning a reward.
+    """
+    given = next(score for score in (output.score, env_score, output.reward) if score is not None)
     if not 0 <= given <= 1 and label not in _warned:
         _warned.add(label)
         logger.warning("%s gave the score %g, which is clamped to [0, 1]; this is said once", label, given)
@@ -206,7 +210,11 @@ def clip_bounds(clip: Clip) -> tuple[float, float]:
     """
     if clip is None:
         return -math.inf, math.inf
-    low, high = (-clip, clip) if isinstance(clip, int | float) else clip
-    if not low <= high:
-        raise ConfigError(f"clip={clip!r} must be a magnitude of at least 0, or (least, greatest)")
-    return low, high
+    bounds: Any = (-clip, clip) if isinstance(clip, int | float) else clip
+    try:
+        low, high = map(float, bounds)
+        if low <= high:
+            return low, high
+    except (TypeError, ValueError):
+        pass
+    raise ConfigError(f"clip={clip!r} must be a magnitude of at least 0, or (least, greatest)")

@@ -178,6 +178,9 @@ def _by_name(rewards: Mapping[str, Any]) -> dict[str, RewardFunction]:
 
 
 def _stages(stages: Stages, rewards: Mapping[str, RewardFunction]) -> Stages:
+    for stage in stages if isinstance(stages, Sequence) else [stages]:
+        if not isinstance(stage, tuple | list) or len(stage) != 2 or not isinstance(stage[0], int):
+            raise ConfigError(f"{stage!r} is no stage; each must be (first update, weights by name)")
     checked = [(start, _checked_weights(weights, rewards, f"from update {start}")) for start, weights in stages]
     starts = [start for start, _ in checked]
     if not starts or starts[0] != 0 or any(a >= b for a, b in itertools.pairwise(starts)):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, SupportsFloat
 
 from ..errors import ConfigError
 from .arguments import number
@@ -50,7 +50,7 @@ class CompositeReward(CombinedReward):
 
     def __init__(
         self,
-        rewards: Sequence[tuple[Any, float]],
+        rewards: Sequence[tuple[Any, SupportsFloat] | list[Any]],
         normalize: bool = False,
         *,
         name: str | None = None,
@@ -102,6 +102,8 @@ def numbered(rewards: Sequence[RewardFunction]) -> dict[str, RewardFunction]:
 
 
 def _parts(given: Any) -> tuple[list[RewardFunction], list[float]]:
+    if not isinstance(given, Iterable) or isinstance(given, Mapping):
+        raise ConfigError(f"rewards={given!r:.80} must be a list: CompositeReward([(reward, weight), ...])")
     pairs = list(given)
     if not pairs:
         raise ConfigError("a composite needs at least one part: CompositeReward([(reward, weight), ...])")

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError, RewardError
-from ..rows import _jsonl_rows as jsonl_rows
-from ..rows import _label as label_text
+from ..rows import jsonl_rows, label_text
 from .base import RewardFunction
 from .combined import Scored
 from .scoring import score_group

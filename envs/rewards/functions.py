@@ -5,7 +5,7 @@ fn(response, prompt, metadata)        the prompt; the row's columns, with the la
 fn(response, ground_truth)            the label; also `label`, `answer`, where the row has no such column
 fn(response, difficulty)              any column of the row
 fn(trajectory), fn(anything)          the whole `Trajectory`; also a single parameter of any other name
-fn(prompts, completions, **columns)   lists over the whole group -> one reward each
+fn(completions, answer, **columns)    lists over the whole group, `prompts` too -> one reward each
 fn(queries, prompts, labels)          lists over the whole group -> dict of rewards, scores, extra_logs
 """
 
@@ -25,6 +25,8 @@ RESPONSE = ("response", "completion", "text", "action_text")
 PROMPT = ("prompt", "query")
 LABEL = ("label", "ground_truth", "answer", "expected")
 TRAJECTORY = ("trajectory", "traj")
+BATCH = frozenset({"queries", "prompts", "completions"})
+"""Parameters that only functions of lists have."""
 SYNONYMS = {"expected_format": "format", "expected_numbers": "numbers", "ground_truth": "answer", "expected": "answer"}
 """Parameter -> the column that it may also stand for."""
 
@@ -50,6 +52,8 @@ class FunctionReward(RewardFunction):
         clip: Clip = None,
     ) -> None:
         super().__init__(_name_of(fn) if name is None else name, scale, clip)
+        if not callable(fn):
+            raise ConfigError(f"fn={fn!r} must be a function of a trajectory, such as fn=lambda trajectory: 1.0")
         self.fn = fn
 
     def compute_reward(self, trajectory: Trajectory) -> RewardOutput | Awaitable[RewardOutput]:
@@ -90,8 +94,9 @@ class NamedArgumentsReward(RewardFunction):
                 if not found:
                     if parameter.default is not inspect.Parameter.empty:
                         continue
-                    known = ", ".join([*RESPONSE[:1], *PROMPT[:1], *LABEL[:1], "metadata", *trajectory.columns])
-                    raise InvalidRewardError(f"no value for the parameter {parameter.name!r}; there are: {known}")
+                    raise InvalidRewardError(
+                        f"no value for the parameter {parameter.name!r}; {_known(trajectory)}. {_REMEDY}"
+                    )
                 if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
                     args.append(value)
                 else:
@@ -103,7 +108,7 @@ class BatchFunctionReward(GroupReward):
     """A function of lists over a whole group. Made by `as_reward`.
 
     Args:
-        fn: `fn(queries, prompts, labels)` or `fn(prompts, completions, **columns)`.
+        fn: `fn(queries, prompts, labels)` or any of `fn(prompts, completions, **columns)`.
         name: what messages and metrics call it; by default the function's name.
     """
 
@@ -131,8 +136,10 @@ class BatchFunctionReward(GroupReward):
         }
         for name in dict.fromkeys(name for t in trajectories for name in t.metadata):
             lists.setdefault(name, [t.metadata.get(name) for t in trajectories])
+        if any(t.label is not None for t in trajectories):
+            lists.setdefault("label", [t.label for t in trajectories])
         for name in sorted(self._needed - lists.keys()):
-            raise InvalidRewardError(f"no values for the parameter {name!r}; there are: {', '.join(lists)}")
+            raise InvalidRewardError(f"no values for the parameter {name!r}; there are: {', '.join(lists)}. {_REMEDY}")
         return lists if self._takes_any else {name: values for name, values in lists.items() if name in self._names}
 
 
@@ -155,13 +162,13 @@ def as_reward(given: Any, *, name: str | None = None) -> RewardFunction:
         if name is not None:
             given.name = name
         elif not given.name:
-            given.name = type(given).__name__
+            object.__setattr__(given, "name", type(given).__name__)  # a frozen dataclass takes it, too
         return given
     if not callable(given):
         raise ConfigError(f"{given!r} is no reward; give a RewardFunction, or a function such as fn(response, label)")
     parameters = _parameters(given)
     names = {parameter.name for parameter in parameters}
-    if names & {"queries", "prompts", "completions"}:
+    if names & BATCH:
         return BatchFunctionReward(given, name)
     required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     known = {*RESPONSE, *PROMPT, *LABEL, *TRAJECTORY, *SYNONYMS, "metadata"}
@@ -198,7 +205,7 @@ def batch_outputs(given: Any, count: int) -> list[RewardOutput | RewardError]:
     if "rewards" not in given:
         raise InvalidRewardError(f"it gave a dict of {', '.join(map(repr, given)) or 'nothing'}; 'rewards' is missing")
     rewards = as_numbers(given["rewards"], count, "rewards")
-    scores = rewards if given.get("scores") is None else as_numbers(given["scores"], count, "scores")
+    scores = [None] * count if given.get("scores") is None else as_numbers(given["scores"], count, "scores")
     logs = as_logs(given.get("extra_logs"), count, "extra_logs")
     return [_output(reward, score, row) for reward, score, row in zip(rewards, scores, logs, strict=True)]
 
@@ -235,12 +242,21 @@ def _argument(name: str, trajectory: Trajectory) -> tuple[bool, Any]:
         return True, trajectory.prompt
     if name == "metadata":
         return True, trajectory.metadata
-    for column in (name, SYNONYMS.get(name)):
-        if column is not None and column in trajectory.columns:
-            return True, trajectory.columns[column]
+    if name in trajectory.columns:
+        return True, trajectory.columns[name]
     if name in LABEL and trajectory.label is not None:
         return True, trajectory.label
-    return False, None
+    column = SYNONYMS.get(name, name)
+    return column in trajectory.columns, trajectory.columns.get(column)
+
+
+_REMEDY = "Add the column to the data, or give the parameter a default"
+
+
+def _known(trajectory: Trajectory) -> str:
+    """What a parameter could have been named after."""
+    label = LABEL[:1] if trajectory.label is not None else ()
+    return f"there are: {', '.join(dict.fromkeys([RESPONSE[0], PROMPT[0], *label, 'metadata', *trajectory.columns]))}"
 
 
 def _instance(kind: type) -> Any:

@@ -18,7 +18,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import InvalidRewardError, RewardError
+from ..errors import RewardError
 from ..math.grading import JOINT, marked, unframed
 from ..math.grading import mentions as is_mentioned
 from ..math.judge import Judges, Outcome, shared
@@ -26,7 +26,7 @@ from .answers import check_answer
 from .base import Clip, RewardFunction, plain_outside_loop
 from .math_text import Quantity, is_same_quantity, letter_before, quantity, quantity_at, tidied
 from .numbers import Mention, mentions
-from .types import RewardOutput, Trajectory
+from .types import RewardOutput, Trajectory, truth_of
 
 MAX_RESPONSE_CHARS = 65_536
 """Of a longer response, only the end is read."""
@@ -65,12 +65,10 @@ _LIST = re.compile(r"\s*(?:,|;|or|and|, or|, and)\s*[A-Za-z](?:_\{?\w\}?)?\s?=\s
 class MathReward(RewardFunction):
     r"""1 for the right answer, else 0. What math-verify can't decide within a second counts as wrong.
 
-    >>> import asyncio
-    >>> reward = MathReward()
-    >>> asyncio.run(reward(Trajectory(response=r"So it is \boxed{\frac{1}{2}}.", label="0.5"))).metadata
+    >>> MathReward()(Trajectory(response=r"So it is \boxed{\frac{1}{2}}.", label="0.5")).metadata
     {'is_right': True, 'has_answer': True, 'overran': False}
 
-    The label is that of the trajectory, or its column `answer`. The metadata says whether the answer `is_right`,
+    The label is that of the trajectory, else its column `answer`. The metadata says whether the answer `is_right`,
     whether the response `has_answer` at all, and whether the comparison `overran` its limit.
 
     Args:
@@ -114,10 +112,7 @@ class MathReward(RewardFunction):
             InvalidRewardError: there is no label.
             RewardError: the process that compares was lost.
         """
-        label = trajectory.label if trajectory.label is not None else trajectory.columns.get("answer")
-        if label is None:
-            raise InvalidRewardError("the row has neither a label nor a column 'answer'; choose it with --label_key")
-        grade = _grade(_own_words(trajectory), _label(label), trajectory.prompt)
+        grade = _grade(_own_words(trajectory), _label(truth_of(trajectory)), trajectory.prompt)
         if isinstance(grade, _Pair):
             outcome = await self._judges.compare(grade.label, grade.answer)
             if outcome is Outcome.LOST:

@@ -32,6 +32,7 @@ _REPEATING = re.compile(r"(?<![\w.,])(\d{1,9}+)?\.(\d{0,9}+)\\overline\s?\{(\d{1
 _REPLACED = [
     (re.compile(r"\\(?:left|right|big|Big|bigg|Bigg)(?![A-Za-z])|\\!|\\displaystyle(?![A-Za-z])"), ""),
     (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
+    (re.compile(r"\\sqrt(?:\s?(\d)(?!\d)|\s([A-Za-z])(?![A-Za-z]))"), r"\\sqrt{\1\2}"),
     (re.compile(r"\\frac\s*(\d)\s*(\d)"), r"\\frac{\1}{\2}"),
     (re.compile(r"\\frac\s*\{\s*(-?\d+)\s*\}\s*\{\s*-(\d+)\s*\}"), r"-\\frac{\1}{\2}"),
     (re.compile(r"(?<![\d.,^_{])(\d++)\s?\\frac\s?\{(\d++)\}\s?\{(\d++)\}"), r"\1 \2/\3"),

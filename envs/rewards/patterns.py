@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import ConfigError, InvalidRewardError
+from .answers import check_answer
 from .arguments import number
 from .base import Clip, RewardFunction
 from .combined import CombinedReward, Steps, each, part_metadata, range_of, weighted_sum
 from .composite import summed
 from .functions import FunctionReward, as_reward
 from .numbers import Number, last_number
-from .types import RewardOutput, Trajectory
+from .types import RewardOutput, Trajectory, truth_of
 
 ASPECT_WEIGHTS = {"correctness": 0.4, "relevance": 0.3, "clarity": 0.2, "conciseness": 0.1}
 """What each aspect of `MultiAspectReward` weighs."""
@@ -105,7 +106,7 @@ class GraduatedReward(RewardFunction):
     def compute_reward(self, trajectory: Trajectory) -> RewardOutput:
         """The credit for the response's last number."""
         right = is_right(trajectory)
-        truth, found = _stated_number(trajectory.label), last_number(trajectory.response)
+        truth, found = _stated_number(truth_of(trajectory)), last_number(trajectory.response)
         if truth is None:
             return RewardOutput(reward=right)
         if found is None:
@@ -154,7 +155,7 @@ class ContinuousReward(RewardFunction):
         Raises:
             InvalidRewardError: the label isn't there, or holds no number.
         """
-        label = _label(trajectory)
+        label = truth_of(trajectory)
         truth, found = last_number(str(label)), last_number(trajectory.response)
         if truth is None:
             raise InvalidRewardError(f"the label {label!r} holds no number, so there is no distance; use BinaryReward")
@@ -321,9 +322,7 @@ def is_right(trajectory: Trajectory) -> bool:
     Raises:
         InvalidRewardError: there is no label.
     """
-    from .answers import check_answer
-
-    return check_answer(trajectory.response, _label(trajectory)) == 1.0
+    return check_answer(trajectory.response, truth_of(trajectory)) == 1.0
 
 
 def _or_label(given: Any, name: str) -> RewardFunction:
@@ -332,14 +331,6 @@ def _or_label(given: Any, name: str) -> RewardFunction:
 
 def _binary(check: RewardOutput) -> RewardOutput:
     return RewardOutput(reward=check.reward >= 0.5, metadata=part_metadata("check", check))
-
-
-def _label(trajectory: Trajectory) -> Any:
-    if trajectory.label is None:
-        raise InvalidRewardError(
-            "the trajectory has no label; choose its column with --label_key, or give Trajectory(label=...)"
-        )
-    return trajectory.label
 
 
 def _stated_number(label: Any) -> float | None:

@@ -32,9 +32,9 @@ class RewardedInstance(Wrapper):
     may be left out), and its number is not added: the return uses the token rewards alone. A reward on the episode can
     give them only where the episode has one turn.
 
-    The environment's score stays; where it gives none, the turn that was scored gets the reward's. What the reward said
-    stands in that turn's `info["reward"]`: `name`, `value`, `metadata`. An environment's own key `reward` is kept, as
-    `env_reward`.
+    A score that the reward gives takes the place of the environment's; without either, the reward is the score. What it
+    said stands in that turn's `info["reward"]`: `name`, `value`, `metadata`. An environment's own key `reward` is kept,
+    as `env_reward`.
 
     A reward that fails raises `RewardError` out of `step`: for the executor the infrastructure failed, and it plays the
     episode again. It is never taken for a zero. The time that a reward takes counts as the step's.
@@ -172,7 +172,7 @@ class RewardedInstance(Wrapper):
             result,
             reward=result.reward + (0.0 if output.token_rewards else output.reward),
             token_rewards=token_rewards,
-            score=score_of(output, label) if result.score is None else result.score,
+            score=score_of(output, label, result.score),
             info={
                 **result.info,
                 "reward": {"name": label, "value": output.reward, "metadata": dict(output.metadata)},

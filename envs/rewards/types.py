@@ -90,8 +90,8 @@ class RewardOutput:
     Attributes:
         reward: a finite number, meant for [0, 1].
         token_rewards: one finite number for each action token, in order (the closing token may be left out), or empty.
-            Where they are given, the return uses them alone; `reward` is logged and filtered on.
-        metadata: anything worth logging; its numbers are logged as the reward's parts.
+            Where they are given, the return uses them alone; `reward` is logged and filtered on. None stands for empty.
+        metadata: anything worth logging; its numbers are logged as the reward's parts. None stands for nothing.
         score: how well the task is solved, in [0, 1]; None takes the reward, clamped.
 
     Raises:
@@ -106,8 +106,9 @@ class RewardOutput:
 
     def __post_init__(self) -> None:
         self.reward = as_finite(self.reward, "reward")
-        self.token_rewards = [as_finite(value, "a token reward") for value in self.token_rewards]
-        self.metadata = dict(self.metadata)
+        tokens = () if self.token_rewards is None else self.token_rewards
+        self.token_rewards = [as_finite(value, "a token reward") for value in tokens]
+        self.metadata = {} if self.metadata is None else dict(self.metadata)
         if self.score is not None:
             self.score = as_finite(self.score, "score")
 
@@ -115,6 +116,18 @@ class RewardOutput:
     def parts(self) -> dict[str, float]:
         """The numbers in `metadata`, by name; truth values count as 0 and 1."""
         return parts_of(self.metadata)
+
+
+def truth_of(trajectory: Trajectory) -> Any:
+    """The right answer, as far as the row knows it: the label, else its column `answer`.
+
+    Raises:
+        InvalidRewardError: there is neither.
+    """
+    truth = trajectory.columns.get("answer") if trajectory.label is None else trajectory.label
+    if truth is None:
+        raise InvalidRewardError("the row has neither a label nor a column 'answer'; choose it with --label_key")
+    return truth
 
 
 def parts_of(metadata: Mapping[str, Any]) -> dict[str, float]:

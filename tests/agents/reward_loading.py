@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from turngym.agents import load_reward_file
-from turngym.envs.rewards import Trajectory
+from turngym.envs.errors import RewardError
+from turngym.envs.rewards import RewardOutput, Trajectory
 
 
 @asynccontextmanager
@@ -25,6 +26,12 @@ async def loaded(path: Path | str, name: str | None = None, **settings: Any) -> 
 
 def responses(*texts: str, label: Any = None) -> list[Trajectory]:
     return [Trajectory(prompt="Say: ", response=text, label=label) for text in texts]
+
+
+def outputs_of(scored: Sequence[RewardOutput | RewardError]) -> list[RewardOutput]:
+    """What scoring came to, where nothing may fail."""
+    assert all(isinstance(one, RewardOutput) for one in scored), scored
+    return [one for one in scored if isinstance(one, RewardOutput)]
 
 
 async def until(condition: Callable[[], Any]) -> None:

@@ -152,8 +152,8 @@ async def test_where_a_server_fails_the_next_is_asked_and_where_all_fail_each_is
     failing, good = serve(bad), serve({"rewards": [1.0, 0.0]})
     urls = [failing.url, good.url]
     assert await scored(urls, timeout_s=timeout_s) == [
-        RewardOutput(reward=1.0, score=1.0),
-        RewardOutput(reward=0.0, score=0.0),
+        RewardOutput(reward=1.0),
+        RewardOutput(reward=0.0),
     ]
     assert (len(failing.requests), len(good.requests)) == (1, 1)
     other = serve((502, b"down"))
@@ -212,7 +212,7 @@ async def test_a_number_too_large_fails_its_own_episode_only(serve: Serve) -> No
     first, second = await scored(server.url)
     assert str(first) == f"RemoteReward: {server.url}: reward is inf; it must be finite"
     assert type(first) is RewardError
-    assert second == RewardOutput(0.0, score=0.0)
+    assert second == RewardOutput(0.0)
 
 
 async def test_servers_share_the_work(serve: Serve) -> None:

@@ -19,7 +19,7 @@ from turngym.envs.errors import ConfigError, RewardError
 from turngym.envs.rewards import Trajectory, score_group
 from turngym.envs.rewards.types import RewardOutput
 
-from .reward_loading import loaded, responses
+from .reward_loading import loaded, outputs_of, responses
 
 pytestmark = pytest.mark.usefixtures("no_tasks_left", "nothing_left")
 
@@ -40,7 +40,7 @@ def write(tmp_path: Path) -> Write:
 
 async def rewards(path: Path, *texts: str, name: str | None = None) -> list[float]:
     async with loaded(path, name) as reward:
-        return [output.reward for output in await score_group(reward, responses(*texts))]
+        return [output.reward for output in outputs_of(await score_group(reward, responses(*texts)))]
 
 
 ONE = "from flux.rewards import RewardFunction, RewardOutput, LengthReward\n"
@@ -286,3 +286,12 @@ async def test_that_nothing_is_sandboxed_is_said_once(write: Write, caplog: pyte
     assert caplog.messages == [
         f"{file} runs in processes of its own, with your rights and no sandbox; this is said once"
     ]
+
+
+async def test_completions_and_columns_alone_make_a_function_of_the_group(write: Write) -> None:
+    text = """
+def reward_func(completions, label, **kwargs):
+    return [float(completion == right) for completion, right in zip(completions, label)]
+"""
+    async with loaded(write(text)) as reward:
+        assert await score_group(reward, responses("a", "b", label="b")) == [RewardOutput(0.0), RewardOutput(1.0)]

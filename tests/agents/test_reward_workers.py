@@ -163,7 +163,7 @@ def reward_func(queries, prompts, labels):
         return {"rewards": [asyncio.run(think(q)) for q in queries]}
 """
     async with loaded(write(text)) as reward:
-        assert await score_group(reward, responses("a", "b")) == [RewardOutput(0.5, score=0.5)] * 2
+        assert await score_group(reward, responses("a", "b")) == [RewardOutput(0.5)] * 2
 
 
 async def test_a_plain_function_may_give_an_awaitable(write: Write) -> None:

@@ -157,6 +157,57 @@ async def test_judges_and_models_run_in_a_file(
         assert output.metadata["LengthReward/num_words"] == num_words
 
 
+SCRIPT = """
+import os
+import sys
+
+from flux.core.trajectory import Trajectory
+from flux.rewards import CompositeReward, LengthReward, LLMJudge, RewardModel
+
+model = RewardModel(model_path=sys.argv[1], device="cpu")
+judge = LLMJudge(judge_model="gpt-4o-mini", prompt_template="Rate this response...", api_key=os.environ["JUDGE_KEY"])
+composite = CompositeReward([(judge, 0.5), (model, 0.25), (LengthReward(target=3), 0.25)])
+
+for response in ("very good answer", "bad"):
+    trajectory = Trajectory(prompt="Question?", response=response)
+    print(f"model: {model.compute_reward(trajectory).reward:.6f}")
+    print(f"judge: {judge.compute_reward(trajectory).reward:.1f}")
+    print(f"all: {composite.compute_reward(trajectory).reward:.6f}")
+"""
+
+
+@pytest.mark.slow
+def test_a_script_tries_models_and_judges_without_a_loop(
+    sentiment_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "try_models.py"
+    file.write_text(SCRIPT)
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Judge) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{server.server_address[1]}/v1")
+        monkeypatch.setenv("JUDGE_KEY", "sk-no-secret")
+        run_user_script(file, [str(sentiment_model)])
+        server.shutdown()
+    printed = [float(line.partition(": ")[2]) for line in capsys.readouterr().out.splitlines()]
+    for num_words, (model, judge, together) in zip((3, 1), (printed[:3], printed[3:]), strict=True):
+        assert 0 < model < 1
+        assert judge == 1.0
+        length = rewards.LengthReward(target=3)(Trajectory(response="x " * num_words)).reward
+        assert together == pytest.approx(0.5 + 0.25 * model + 0.25 * length, abs=1e-5)
+
+
+@pytest.mark.slow
+async def test_a_model_still_gets_one_batch_of_calls_made_at_once(sentiment_model: Path) -> None:
+    model = rewards.RewardModel(model_path=str(sentiment_model), device="cpu")
+    composite = rewards.CompositeReward([(model, 1.0)])
+    await composite.start()
+    given = await outputs(composite, trajectories(*["very good answer", "bad"] * 16))
+    assert model.stats.num_calls == 32
+    assert model.stats.num_forwards == 1
+    assert len({round(output.reward, 5) for output in given}) == 2
+    await composite.aclose()
+
+
 @pytest.mark.parametrize(
     "module", ["flux.rewards", "flux.rewards.base", "flux.rewards.rule_based", "flux.rewards.model_based"]
 )

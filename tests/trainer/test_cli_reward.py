@@ -82,10 +82,10 @@ def table_rows(out: str) -> list[list[str]]:
         (("try", "check_answer"), "--examples is missing; give a .jsonl file with one case a line"),
         (("try", "check_answer", "--examples", "no.jsonl"), "no.jsonl: there is no such file; give a .jsonl file with one case a line"),
         (("try", "check_answer", "--examples", "no.jsonl", "--tolerance", "-1"), "--tolerance -1 must be at least 0"),
-        (("attack", "no.py"), "no.py: there is no such reward file"),
+        (("attack", "no.py"), "no.py: there is no such reward file; give a ready reward's name, FILE.py, FILE.py:NAME or module:NAME"),
         (("attack", "check_answer", "--reward_timeout_s", "0"), "--reward_timeout_s 0 must be above 0 seconds"),
         (("attack", "rewards.py:exact", "--reward_kwargs", "a=1"), "--reward_kwargs is for ready rewards, such as LengthReward; rewards.py:exact isn't one"),
-        (("attack", "LengthReward", "--reward_kwargs", "size=1"), "--reward_kwargs: LengthReward.__init__() got an unexpected keyword argument 'size'"),
+        (("attack", "LengthReward", "--reward_kwargs", "size=1"), "--reward_kwargs: LengthReward takes no argument 'size'; it takes: target_length, tolerance, reward_type, target, name, scale, clip"),
         (("attack", "--threshold", "0.5"), "the reward is missing; give a ready reward's name, FILE.py, FILE.py:NAME or module:NAME"),
         (("rescore", "nowhere", "--reward", "check_answer"), "nowhere: there is no such folder; give the run's folder, such as runs/NAME"),
         (("rescore", ".", "--reward", "check_answer", "--limit", "0"), "--limit 0 must be at least 1"),
@@ -247,7 +247,7 @@ def test_an_attack_that_wins_is_named(capsys: pytest.CaptureFixture[str]):
     assert rows[0] == ["attack", "best", "mean", "response that earned the most"]
     assert rows[1][:2] == ["honest", "0"]
     assert rows[2][:2] == ["keyword stuffing", "1"]
-    assert out.endswith("1 of 14 attacks earn 0.5 or more: keyword stuffing\n")
+    assert out.endswith("1 of 14 attacks earns 0.5 or more: keyword stuffing\n")
     assert max(map(len, out.splitlines()[:-1])) <= 80
 
 
@@ -278,7 +278,7 @@ def test_an_attack_that_can_not_be_scored_is_not_harmless(
     assert given_code == code
     assert ["empty", "failed"] in table_rows(out)
     assert re.search(r"^empty: 4 of 4 failed: .*ZeroDivisionError: division by zero", out, re.MULTILINE)
-    assert out.endswith("\nNone of 14 attacks earns 0.5 or more; 1 could not be scored.\n")
+    assert "\nNone of 14 attacks earns 0.5 or more; 1 could not be scored; nor does an honest response" in out
 
 
 def test_attacks_use_the_prompts_that_are_given(capsys: pytest.CaptureFixture[str]):
@@ -317,3 +317,30 @@ def test_light_commands_do_not_import_torch(argv: list[str]):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_reward_that_compares_is_attacked_by_its_scores(capsys: pytest.CaptureFixture[str]):
+    _, out, _ = call(capsys, "attack", "batch.py")
+    assert "The reward compares episodes: its scores are shown, not its rewards." in out
+    assert "14 of 14 attacks earn 0.5 or more" in out
+
+
+def test_an_attack_that_honest_responses_do_not_beat_says_little(capsys: pytest.CaptureFixture[str]):
+    _, out, _ = call(capsys, "attack", "rewards.py:exact")
+    assert out.endswith(
+        "None of 14 attacks earns 0.5 or more; nor does an honest response, so this says little: "
+        "give --examples with better ones, or another --threshold.\n"
+    )
+
+
+def test_cases_that_fail_alike_share_a_line(capsys: pytest.CaptureFixture[str]):
+    Path("cases.jsonl").write_text('{"response": "4"}\n' * 7)
+    _, out, _ = call(capsys, "try", "rewards.py:breaks", "--examples", "cases.jsonl")
+    assert out.count("KeyError") == 1
+    assert "lines 1, 2, 3, 4, 5 and 2 more failed: " in out
+
+
+def test_a_wrong_argument_of_a_ready_reward_is_named_with_those_there_are(capsys: pytest.CaptureFixture[str]):
+    Path("cases.jsonl").write_text('{"response": "4"}\n')
+    err = mistake(capsys, "try", "FormatReward", "--reward_kwargs", "sections=1", "--examples", "cases.jsonl")
+    assert "FormatReward takes no argument 'sections'; it takes: required_sections, forbidden_patterns" in err

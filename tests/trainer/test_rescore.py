@@ -254,6 +254,14 @@ def test_a_folder_without_episodes_is_named(tmp_path: Path) -> None:
         rescore(write_run(tmp_path), as_reward(by_label))
 
 
+@pytest.mark.parametrize("limit", [None, 5])
+def test_a_run_whose_episodes_all_failed_is_told(tmp_path: Path, limit: int | None) -> None:
+    failure = Failure(kind="infra", where="reward", turn=0, error="RewardError", message="away")
+    failed = replace(episode("a", slot=1), ending=Ending.REWARD_FAILED, failure=failure)
+    with pytest.raises(DataError, match="holds failed episodes only, and these aren't scored again"):
+        rescore(write_run(tmp_path, [failed]), as_reward(by_label), limit=limit)
+
+
 # Comparing
 
 

@@ -159,7 +159,12 @@ def test_a_tensor_of_the_wrong_shape_is_one_clear_error(policy_folder: Path, cap
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--remote_rm_url", "none.py"), "none.py: there is no such reward file"),
+        (
+            ("--remote_rm_url", "127.0.0.1:5000/reward"),
+            "--remote_rm_url 127.0.0.1:5000/reward: there is no such reward file; give FILE.py, or servers as "
+            "--remote_rm_url http://...",
+        ),
+        (("--reward_file", "none.py:mine"), "--reward_file none.py: there is no such reward file"),
         (("--reward_function", "chek_answer"), "chek_answer"),
         (
             ("--remote_rm_url", "a.py", "--reward_function", "check_answer"),
@@ -228,6 +233,23 @@ def test_eval_scores_with_the_reward_too(policy_folder: Path):
     )  # fmt: skip
     assert code == 0
     assert "reward" in json.loads(Path("report.json").read_text())
+
+
+def test_eval_with_a_reward_that_always_fails_names_the_cause(policy_folder: Path, capsys: pytest.CaptureFixture[str]):
+    Path("broken.py").write_text("def reward_func(response):\n    raise OSError('away')\n")
+    code = main(
+        (
+            "eval", "--model", str(policy_folder), "--prompt_data", "rows.jsonl", "--reward_file", "broken.py",
+            "--max_new_tokens", "4", "--eval_n_samples_per_prompt", "2", "--eval_greedy", "false", "--device", "cpu",
+        )
+    )  # fmt: skip
+    assert code == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert line.startswith(
+        "turngym eval: error: every episode of the evaluation failed, 2 attempts in all: 2 times RewardError in "
+        "reward; the last one said: 'broken.py: reward_func raised OSError: away ("
+    )
+    assert line.endswith("Mend the cause, then evaluate again")
 
 
 def test_log_rewards_shows_parts_and_tasks_and_the_analysis_is_written_at_the_end(

@@ -87,11 +87,13 @@ async def test_the_credit_of_token_rewards_lands_on_exactly_their_tokens(play, t
     assert [a[0].tolist() for a in token_credit] == [[0, 1, 1, -1], [0, -1, -1, -1]]
 
 
-async def test_the_environments_score_wins_over_the_rewards(play, turn):
+async def test_the_environments_score_wins_over_a_reward_without_one(play, turn):
     episode = play(turn(reward=0.0))
     solved = replace(episode, turns=(replace(episode.turns[0], score=1.0),))
     group = await score(ById({"episode-0-0/1": RewardOutput(0.25)}), solved)
     assert group.episodes[0].score == 1.0
+    group = await score(ById({"episode-0-0/1": RewardOutput(0.25, score=0.5)}), solved)
+    assert group.episodes[0].score == 0.5
 
 
 async def test_an_episode_whose_reward_failed_leaves_the_baseline_and_is_no_zero(play, turn):

@@ -94,6 +94,7 @@ def test_an_update_makes_do_with_fewer_groups_where_the_limit_is_reached(config:
         assert update.groups == ()
         assert update.metrics["filtered_high"] == 9
         assert update.metrics["trained_tokens"] == 0
+        assert update.metrics["rewards"] == [], "callbacks find it always"
 
 
 def test_the_range_is_exclusive_and_on_the_groups_mean_score(config: TrainConfig):
@@ -138,7 +139,8 @@ def test_a_member_whose_reward_failed_is_played_again(config: TrainConfig):
     assert reports[0].metrics["groups_short"] == 0
 
 
-def test_a_reward_that_always_fails_stops_the_run_and_is_blamed(config: TrainConfig):
+@pytest.mark.parametrize("dynamic_filtering", [False, True])
+def test_a_reward_that_always_fails_stops_the_run_and_is_blamed(config: TrainConfig, dynamic_filtering: bool):
     def broken(trajectory: Trajectory) -> float:
         raise KeyError("answer")
 
@@ -146,7 +148,7 @@ def test_a_reward_that_always_fails_stops_the_run_and_is_blamed(config: TrainCon
         "every episode of update 0 failed, 24 attempts in all: 24 times RewardError in reward; the last one said: "
         "\"broken raised KeyError: 'answer'\". Nothing was trained on them; mend the cause, then go on with --resume"
     )
-    settings = config.with_flags({"dynamic_filtering": False, "max_failed_updates": 2})
+    settings = config.with_flags({"dynamic_filtering": dynamic_filtering, "max_failed_updates": 2})
     with pytest.raises(RewardError) as raised:
         fit(settings, broken)
     assert str(raised.value) == expected

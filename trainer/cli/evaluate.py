@@ -72,6 +72,7 @@ def _evaluate(config: TrainConfig) -> EvalReport:
     from ...agents.engines.transformers import TransformersEngine
     from ...agents.executor import AgentExecutor
     from .. import parts
+    from ..all_failed import all_failed
     from ..evaluate import evaluate, held_out_tasks
     from ..reward_setup import make_scorer
 
@@ -100,7 +101,7 @@ def _evaluate(config: TrainConfig) -> EvalReport:
             if scorer is not None:
                 await scorer.start()
             async with AgentExecutor(env.factory, engine, renderer, settings) as executor:
-                report, _ = await evaluate(
+                report, episodes = await evaluate(
                     executor,
                     tasks,
                     config.evaluation,
@@ -108,6 +109,9 @@ def _evaluate(config: TrainConfig) -> EvalReport:
                     concurrency=config.limits.concurrency,
                     scorer=scorer,
                 )
+                if report.num_failed == report.num_episodes:
+                    failed = [episode for episode in episodes if episode.failure is not None]
+                    raise all_failed(failed, what="of the evaluation", remedy="Mend the cause, then evaluate again")
                 return report
         finally:
             if scorer is not None:

@@ -49,7 +49,7 @@ def rescore(
         timeout_s: seconds that one call of the reward may take; by default the run's own limit.
 
     Raises:
-        DataError: the folder has no episodes, or their tasks aren't found again.
+        DataError: the folder has no episodes, all of them failed, or their tasks aren't found again.
         InvalidRewardError: the reward broke its contract.
         ConfigError: the reward can't work, or no whole group is within the limit.
     """
@@ -75,16 +75,19 @@ async def _rescore(
     await scorer.start()
     try:
         rescored: list[list[RescoredEpisode]] = []
-        num_files = len(stored_files(run, split))
+        num_files, num_groups = len(stored_files(run, split)), 0
         for number, path in enumerate(stored_files(run, split), start=1):
             groups = read_update(path).groups
+            num_groups += len(groups)
             if limit is not None:
                 left = math.ceil(limit * number / num_files) - sum(map(len, rescored))
                 groups = _up_to(groups, left)
-                if number == num_files and not groups and not rescored:
-                    raise ConfigError(f"limit {limit} is less than the episodes of any group; raise it")
             for chunk in _chunks(groups):
                 rescored += await run_together(_score(scorer, group, tasks) for group in chunk)
+        if not num_groups:
+            raise DataError(f"{run} holds failed episodes only, and these aren't scored again; train on, then score")
+        if not rescored:
+            raise ConfigError(f"limit {limit} is less than the episodes of any group; raise it")
         return rescored
     finally:
         await scorer.aclose()

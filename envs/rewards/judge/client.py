@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import random
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any
 
 from asyncio_throttle.throttler import Throttler
 
-from ...errors import ConfigError, RewardError
+from ...errors import RewardError
 from .config import JudgeConfig, JudgeUsage
+from .library import Library, check_installed, loaded
 from .prompt import Messages
 from .reply import VERDICT_SCHEMA, Verdict, completion_of
 from .secrets import Secret, keep_out_of_logs
@@ -51,7 +50,7 @@ class JudgeClient:
     """
 
     def __init__(self, config: JudgeConfig, secret: Secret, key_hint: str) -> None:
-        _openai()
+        check_installed()
         self.config = config
         self._secret = secret
         self._key_hint = key_hint
@@ -71,6 +70,10 @@ class JudgeClient:
         """Count what an answer took."""
         with self._lock:
             self._usage += usage
+
+    async def start(self) -> None:
+        """Load the library, so that the first question needn't wait for it."""
+        await loaded()
 
     async def ask(self, messages: Messages, read: Callable[[str], Verdict]) -> tuple[Verdict, JudgeUsage]:
         """The verdict on a question, and what it took.
@@ -175,10 +178,11 @@ class JudgeClient:
     @contextlib.asynccontextmanager
     async def _connected(self) -> AsyncIterator[_Connections]:
         """The connections of this loop: made for the first question under way, closed after the last."""
-        loop = asyncio.get_running_loop()
+        library, loop = await loaded(), asyncio.get_running_loop()
         connections = self._open.get(loop)
         if connections is None:
-            connections = self._open[loop] = _Connections(self._client(), self.config.max_concurrency)
+            client = self._client(library, Turns())
+            connections = self._open[loop] = _Connections(client, self.config.max_concurrency)
         connections.num_users += 1
         try:
             yield connections
@@ -189,9 +193,10 @@ class JudgeClient:
                     del self._open[loop]
                 await connections.client.close()
 
-    def _client(self) -> Any:
+    def _client(self, library: Library, turns: Turns) -> Any:
         keep_out_of_logs(self._secret)
-        return _new_client(*_openai(), self._secret.reveal(), self.config.base_url, self.config.timeout_s)
+        key, config = self._secret.reveal(), self.config
+        return library.client(key=key, base_url=config.base_url, timeout_s=config.timeout_s, turn=turns.take)
 
 
 @dataclass(slots=True)
@@ -246,6 +251,18 @@ class _Connections:
             await asyncio.sleep(wait_s)
 
 
+class Turns:
+    """Has the requests and answers of a burst go on one by one, with turns of everybody else between them."""
+
+    def __init__(self) -> None:
+        self._line = asyncio.Lock()
+
+    async def take(self, _: Any) -> None:
+        """Wait for one's turn."""
+        async with self._line:
+            await asyncio.sleep(0)
+
+
 class _Throttler(Throttler):
     """Requests begin evenly: those of one second, or the only one of a longer time, and never more."""
 
@@ -279,32 +296,3 @@ class _Tally:
 
 def _with_hint(messages: Messages, hint: str) -> Messages:
     return [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + hint}] if hint else messages
-
-
-def _new_client(openai: Any, tls: Any, key: str, base_url: str, timeout_s: float) -> Any:
-    return openai.AsyncOpenAI(
-        api_key=key or "none",
-        base_url=base_url,
-        max_retries=0,
-        timeout=timeout_s,
-        http_client=openai.DefaultAsyncHttpxClient(verify=tls, timeout=timeout_s, follow_redirects=False),
-    )
-
-
-@functools.cache
-def _openai() -> tuple[Any, Any]:
-    """The library, and one TLS context for all clients.
-
-    Whatever takes long is done here, when a judge is built, and not in an event loop with the first question.
-
-    Raises:
-        ConfigError: it isn't installed.
-    """
-    try:
-        openai = import_module("openai")
-    except ImportError:
-        raise ConfigError("a judge needs the package openai: pip install 'turngym[judge]'") from None
-    http = openai.DefaultAsyncHttpxClient.__mro__[1].__module__.split(".")[0]  # httpx, or what came after it
-    tls = import_module(http).create_ssl_context()
-    _ = _new_client(openai, tls, "none", "http://127.0.0.1:1", 1.0).chat.completions.with_raw_response
-    return openai, tls

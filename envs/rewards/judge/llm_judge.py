@@ -146,6 +146,10 @@ class LLMJudge(RewardFunction):
         """What all calls took so far, those that failed included."""
         return self._client.usage
 
+    async def start(self) -> None:
+        """Load the library that asks, on a thread, so that the first question needn't wait for it."""
+        await self._client.start()
+
     @plain_outside_loop
     async def compute_reward(self, trajectory: Trajectory) -> RewardOutput:
         """The judge's rating, on [0, 1].

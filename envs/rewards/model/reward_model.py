@@ -16,6 +16,8 @@ from .classifier import ClassifierConfig
 from .inputs import Exchange
 
 if TYPE_CHECKING:
+    import torch
+
     from .service import ClassifierStats, Lease
 
 
@@ -63,7 +65,7 @@ class RewardModel(RewardFunction):
     def __init__(
         self,
         model_path: str | Path,
-        device: str = "auto",
+        device: str | torch.device = "auto",
         *,
         raw: bool = False,
         max_length: int | None = None,
@@ -79,7 +81,7 @@ class RewardModel(RewardFunction):
         folder = Path(model_path).expanduser()
         self.config = ClassifierConfig(
             path=str(folder.absolute() if folder.exists() else model_path),
-            device=str(device),  # a torch.device will do
+            device=str(device),
             dtype=dtype,
             max_length=max_length,
             max_batch_size=max_batch_size,

@@ -1,6 +1,7 @@
 """How checks are made and reported, whatever the environment does."""
 
 import asyncio
+import functools
 import pickle
 import threading
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from turngym.envs import (
     task_source,
 )
 from turngym.envs.checks import CheckLimits, CheckReport, CheckResult, acheck_env, check_env
+from turngym.envs.rewards import LengthReward
 
 ALL = """
 instance reset step spaces step_before_reset step_after_end ends options close picklable same_seed reset_again
@@ -364,3 +366,22 @@ def test_a_failed_report_raises_its_messages():
     assert str(raised.value) == "Lab-v0: 2 passed, 1 failed, 1 skipped\nclose: " + " ".join(["long"] * 30)
     CheckReport(env="Lab-v0", results=REPORT.results[:2]).raise_if_failed()
     assert pickle.loads(pickle.dumps(REPORT)) == REPORT
+
+
+@pytest.mark.parametrize("on", ["episode", "turn"])
+def test_an_attached_reward_is_not_held_against_the_environment(on: str):
+    kwargs = {"reward": LengthReward(target_length=1, tolerance=3, scale=3.0), "reward_on": on}
+    for factory in (EnvFactory(id="Math-v0", kwargs=kwargs), functools.partial(make, "Math-v0", **kwargs)):
+        report = check_env(factory, only=["rewards", "scores", "demonstrations", "cheap_rewards"])
+        assert [result for result in report.results if result.verdict == "failed"] == []
+        assert verdicts(report) | {"cheap_rewards": "skipped"} == verdicts(report)
+
+
+def test_the_score_of_an_attached_reward_need_not_be_1_for_a_demonstration():
+    def dull(response: str) -> float:
+        return 0.3 + 0 * len(response)
+
+    factory = EnvFactory(id="SingleTurn-v0", kwargs={"reward": dull})
+    rows = ListTaskSource([Task(id="only", options={"prompt": "2 + 2?", "demonstrations": ["4"]})])
+    report = check_env(factory, tasks=rows, only=["demonstrations"])
+    assert verdicts(report)["demonstrations"] == "ok"

@@ -9,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from turngym.envs.errors import ConfigError, InvalidRewardError
 from turngym.envs.rewards import (
+    BinaryReward,
+    ContinuousReward,
+    GraduatedReward,
     TotalReward,
     Trajectory,
     as_reward,
@@ -154,9 +157,31 @@ def test_the_total_reward_takes_the_row_s_columns_and_keeps_its_parts():
     assert TotalReward(1.0, 2.0).reward_range == (0.0, 3.0)
 
 
-def test_a_column_goes_before_the_label_and_before_the_reward_s_format():
-    trajectory = Trajectory(response="It is 4.", label="5", columns={"answer": 4, "format": "It is [NUM]."})
-    assert TotalReward(expected_format=FORMAT)(trajectory).reward == 1.0
+def test_the_label_goes_before_the_column_answer_and_a_row_s_format_before_the_reward_s():
+    row = {"answer": "2 + 2, so five", "format": "It is [NUM]."}
+    assert TotalReward(expected_format=FORMAT)(Trajectory(response="It is 4.", label="4", columns=row)).reward == 1.0
+    assert as_reward(check_answer)(Trajectory(response="It is 4.", label="4", columns=row)).reward == 1.0
+
+
+def test_without_a_label_the_column_answer_is_the_truth():
+    trajectory = Trajectory(response="It is 4.", columns={"answer": 4, "format": "It is [NUM]."})
+    assert TotalReward()(trajectory).reward == 1.0
+    assert as_reward(check_answer)(trajectory).reward == 1.0
+    assert [kind()(trajectory).reward for kind in (BinaryReward, GraduatedReward, ContinuousReward)] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("truth", "score"),
+    [
+        ("2 + 2 = <<2+2=4>>4\n#### 4", 1.0),
+        ("#### 4", 1.0),
+        ("#### 3.7", 0.5),
+        ("####", 0.0),
+        ("4 ####\nfive\nsix", 0.0),
+    ],
+)
+def test_the_truth_of_a_worked_solution_is_its_last_line(truth: str, score: float):
+    assert check_answer("The answer is 4.", truth) == score
 
 
 def test_a_row_that_can_t_be_graded_says_what_is_missing():
@@ -168,9 +193,11 @@ def test_a_row_that_can_t_be_graded_says_what_is_missing():
     assert str(caught.value) == "the row has no column 'format'; add one, or give TotalReward(expected_format=...)"
 
 
-@pytest.mark.parametrize("weights", [{"alpha": -0.1}, {"beta": -1.0}, {"alpha": math.inf}, {"beta": math.nan}])
-def test_weights_are_finite_and_not_negative(weights: dict[str, float]):
-    with pytest.raises(ConfigError, match=r"must be a finite number of at least 0"):
+@pytest.mark.parametrize(
+    "weights", [{"alpha": -0.1}, {"beta": -1.0}, {"alpha": math.inf}, {"beta": math.nan}, {"beta": "1"}]
+)
+def test_weights_are_finite_and_not_negative(weights: dict[str, Any]):
+    with pytest.raises(ConfigError, match=r"^(alpha|beta)=\S+ must be (a finite number|at least 0)$"):
         TotalReward(**weights)
 
 

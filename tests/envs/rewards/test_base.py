@@ -1,5 +1,7 @@
+import asyncio
 import inspect
 import math
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,8 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from turngym.envs.errors import ConfigError, InvalidRewardError, RewardError
-from turngym.envs.rewards import GroupReward, RewardFunction, RewardOutput, Trajectory
-from turngym.envs.rewards.base import label_of, labelled, score_of
+from turngym.envs.rewards import (
+    CompositeReward,
+    GroupReward,
+    MathReward,
+    RewardFunction,
+    RewardOutput,
+    Trajectory,
+    score_group,
+)
+from turngym.envs.rewards.base import is_async, label_of, labelled, plain_outside_loop, score_of
+
+from .judge_server import Asked, JudgeServer, Reply, judge_of, rated
+from .scored import outputs_of
 
 FOUR = Trajectory(response="4")
 
@@ -33,6 +46,27 @@ class WithoutConstructor(RewardFunction):
 class Later(RewardFunction):
     async def compute_reward(self, trajectory: Trajectory) -> RewardOutput:
         return RewardOutput(reward=0.5)
+
+
+class Everywhere(RewardFunction):
+    """Gives the length of the response once as many calls as `together` are under way at the same time."""
+
+    def __init__(self, together: int = 1) -> None:
+        super().__init__()
+        self.together = together
+        self.num_calls = 0
+        self.threads: set[str] = set()
+
+    @plain_outside_loop
+    async def compute_reward(self, trajectory: Trajectory) -> RewardOutput:
+        """How long it is."""
+        self.num_calls += 1
+        self.threads.add(threading.current_thread().name)
+        while self.num_calls < self.together:  # noqa: ASYNC110 - the other calls
+            await asyncio.sleep(0)
+        if not trajectory.response:
+            raise RewardError("there is nothing")
+        return RewardOutput(reward=len(trajectory.response))
 
 
 class Ranked(GroupReward):
@@ -63,9 +97,9 @@ def test_a_reward_is_named_after_its_class():
 
 def test_compute_reward_must_be_written():
     with pytest.raises(TypeError, match="compute_reward"):
-        RewardFunction()
+        RewardFunction()  # pyright: ignore[reportAbstractUsage]
     with pytest.raises(TypeError, match="compute_rewards"):
-        GroupReward()
+        GroupReward()  # pyright: ignore[reportAbstractUsage]
 
 
 @given(
@@ -89,11 +123,18 @@ def test_an_output_that_is_given_again_is_not_scaled_twice():
     assert reward.value == RewardOutput(1.0, [1.0])
 
 
-@pytest.mark.parametrize("clip", [-1, (1, 0), (math.nan, 1), math.nan])
+@pytest.mark.parametrize("clip", [-1, (1, 0), (math.nan, 1), math.nan, "x", (1.0,), (None, 1.0), (0, 1, 2), {}])
 def test_a_clip_that_leaves_nothing_is_refused(clip: Any):
     with pytest.raises(ConfigError) as caught:
         Fixed(1, clip=clip)
     assert str(caught.value) == f"clip={clip!r} must be a magnitude of at least 0, or (least, greatest)"
+
+
+@pytest.mark.parametrize("scale", [None, "2", math.nan, math.inf, True])
+def test_a_scale_that_is_no_finite_number_is_refused(scale: Any):
+    with pytest.raises(ConfigError) as caught:
+        Fixed(1, scale=scale)
+    assert str(caught.value) == f"scale={scale!r} must be a finite number"
 
 
 def test_numbers_are_outputs():
@@ -198,3 +239,87 @@ async def test_closing_and_starting_do_nothing_by_default():
 def test_a_scale_that_overflows_is_refused():
     with pytest.raises(RewardError, match=r"^Fixed: .*inf"):
         Fixed(1e308, scale=10.0)(FOUR)
+
+
+# Called where no event loop runs, as in a script.
+
+
+def test_an_async_reward_gives_its_output_where_no_loop_runs():
+    reward = Everywhere()
+    assert reward.compute_reward(FOUR) == reward(FOUR) == RewardOutput(1.0)
+    assert reward.threads == {threading.current_thread().name}
+    with pytest.raises(RewardError, match=r"^there is nothing$"):
+        reward.compute_reward(Trajectory())
+
+
+async def test_an_async_reward_gives_a_coroutine_on_a_loop():
+    reward = Everywhere()
+    pending = reward.compute_reward(FOUR)
+    assert inspect.iscoroutine(pending)
+    assert reward.num_calls == 0
+    assert await pending == await reward(FOUR) == RewardOutput(1.0)
+
+
+def test_it_keeps_its_name_and_counts_as_async():
+    assert (Everywhere.compute_reward.__name__, Everywhere.compute_reward.__doc__) == (
+        "compute_reward",
+        "How long it is.",
+    )
+    methods = [reward.compute_reward for reward in (Everywhere(), Later(), Fixed(1))]
+    assert [is_async(method) for method in methods] == [True, True, False]
+
+
+async def test_a_group_is_scored_on_the_loop_and_all_at_once():
+    reward = Everywhere(together=64)
+    outputs = outputs_of(await score_group(reward, [Trajectory(response="x" * (n + 1)) for n in range(64)]))
+    assert [output.reward for output in outputs] == [float(n + 1) for n in range(64)]
+    assert reward.threads == {threading.current_thread().name}
+
+
+async def test_an_error_on_a_loop_names_the_reward():
+    (scored,) = await score_group(Everywhere(), [Trajectory()])
+    assert isinstance(scored, RewardError)
+    assert str(scored) == "Everywhere: there is nothing"
+
+
+async def test_a_plain_reward_that_asks_an_async_one_gets_its_output():
+    class Half(RewardFunction):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Everywhere()
+
+        def compute_reward(self, trajectory: Trajectory) -> RewardOutput:
+            return RewardOutput(reward=self.inner.compute_reward(trajectory).reward / 2)
+
+    outputs = outputs_of(await score_group(Half(), [Trajectory(response="x" * (n + 1)) for n in range(8)]))
+    assert [output.reward for output in outputs] == [(n + 1) / 2 for n in range(8)]
+
+
+def by_length(asked: Asked) -> Reply:
+    return rated(1 + len(asked.text) % 10)
+
+
+def test_judges_and_mathematics_and_a_composite_of_them_give_outputs_in_a_script():
+    trajectory = Trajectory(prompt="Halve it.", response=r"It is \boxed{\frac{x}{2}}.", label="0.5x")
+    with JudgeServer(lambda asked: rated(10)) as server:
+        judge, right = judge_of(server), MathReward()
+        composite = CompositeReward([(judge, 0.25), (right, 0.5), (Fixed(1.0), 0.25)])
+        for _ in range(2):  # each call has a loop of its own
+            assert judge.compute_reward(trajectory).reward == 1.0
+            assert right.compute_reward(trajectory).reward == 1.0
+            assert composite.finished(composite.compute_reward(trajectory)).reward == 1.0
+            assert composite(trajectory).metadata["MathReward"] == 1.0
+        assert len(server.asked) == 6
+
+
+async def test_on_a_loop_they_are_awaited():
+    with JudgeServer(by_length) as server:
+        composite = CompositeReward([(judge_of(server), 0.5), (MathReward(), 0.5)])
+        trajectories = [Trajectory(response="So " * n + "it is 4.", label="4") for n in range(16)]
+        pending = composite.compute_reward(trajectories[0])
+        assert inspect.isawaitable(pending)
+        alone = [await pending, *[await composite(trajectory) for trajectory in trajectories[1:]]]
+        together = outputs_of(await score_group(composite, trajectories))
+        assert [output.reward for output in together] == [output.reward for output in alone]
+        assert {output.metadata["MathReward"] for output in together} == {1.0}
+        await composite.aclose()

@@ -148,6 +148,9 @@ def test_the_range_of_all_stages():
 @pytest.mark.parametrize(
     ("stages", "message"),
     [
+        (5, "5 is no stage; each must be (first update, weights by name)"),
+        ([(0,)], "(0,) is no stage; each must be (first update, weights by name)"),
+        ([("0", {})], "('0', {}) is no stage; each must be (first update, weights by name)"),
         ([], "the stages begin at the updates []; they must begin at 0 and then increase"),
         ([(1, {})], "the stages begin at the updates [1]; they must begin at 0 and then increase"),
         ([(0, {}), (0, {})], "the stages begin at the updates [0, 0]; they must begin at 0 and then increase"),

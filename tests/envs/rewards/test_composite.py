@@ -34,6 +34,7 @@ def test_weights_are_not_normalised_unless_told():
     parts = [(Fixed(1.0), 2.0), (Fixed(0.5), 6.0)]
     assert CompositeReward(parts)(TEXT).reward == 5.0
     assert CompositeReward(parts, normalize=True)(TEXT).reward == 0.625
+    assert CompositeReward(rewards=parts, normalize=True).weights == [0.25, 0.75]
     assert CompositeReward(parts, True).weights == [0.25, 0.75]
 
 
@@ -141,6 +142,8 @@ def test_the_range_counts_the_scale_and_clip_of_parts():
 @pytest.mark.parametrize(
     ("args", "message"),
     [
+        ((5,), "rewards=5 must be a list: CompositeReward([(reward, weight), ...])"),
+        (({"a": 1.0},), "rewards={'a': 1.0} must be a list: CompositeReward([(reward, weight), ...])"),
         (([],), "a composite needs at least one part: CompositeReward([(reward, weight), ...])"),
         ((["ab"],), "'ab' is no part; each must be (reward, weight)"),
         (([(len, 1, 2)],), f"{(len, 1, 2)!r} is no part; each must be (reward, weight)"),

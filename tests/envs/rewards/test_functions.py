@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import json
 import math
@@ -9,6 +10,7 @@ import pytest
 import torch
 from turngym.envs.errors import ConfigError, InvalidRewardError, RewardError
 from turngym.envs.rewards import (
+    CompositeReward,
     FunctionReward,
     GroupReward,
     KeywordReward,
@@ -19,7 +21,10 @@ from turngym.envs.rewards import (
     score_group,
 )
 from turngym.envs.rewards.arrays import as_floats, as_logs
+from turngym.envs.rewards.base import score_of
 from turngym.envs.rewards.functions import batch_outputs, query_lists
+
+from .scored import outputs_of
 
 ROW = {"answer": "4", "format": "[NUM]", "numbers": [4], "level": 2}
 FULL = Trajectory(prompt="2 + 2?", response="It is 4.", label="#### 4", columns=ROW)
@@ -50,8 +55,8 @@ def given_to(fn: Any, trajectory: Trajectory = FULL) -> Any:
         (lambda metadata: metadata, ROW),
         (lambda label: label, "#### 4"),
         (lambda answer: answer, "4"),
-        (lambda ground_truth: ground_truth, "4"),
-        (lambda expected: expected, "4"),
+        (lambda ground_truth: ground_truth, "#### 4"),
+        (lambda expected: expected, "#### 4"),
         (lambda level: level, FULL),
         (lambda response, level: (response, level), ("It is 4.", 2)),
         (lambda response, expected_format: expected_format, "[NUM]"),
@@ -90,7 +95,8 @@ def test_a_parameter_without_a_value_names_what_there_is():
         as_reward(lambda response, difficulty: 1.0)(FULL)
     assert str(caught.value) == (
         "no value for the parameter 'difficulty'; "
-        "there are: response, prompt, label, metadata, answer, format, numbers, level"
+        "there are: response, prompt, label, metadata, answer, format, numbers, level. "
+        "Add the column to the data, or give the parameter a default"
     )
     with pytest.raises(InvalidRewardError, match=r"^no value for the parameter 'label'; "):
         as_reward(lambda response, label: 1.0)(Trajectory(response="4"))
@@ -165,6 +171,24 @@ def test_what_is_no_reward_is_refused(given: Any):
     )
 
 
+def test_function_reward_refuses_what_can_t_be_called():
+    with pytest.raises(ConfigError) as caught:
+        FunctionReward(fn=3)  # pyright: ignore[reportArgumentType]
+    assert str(caught.value) == "fn=3 must be a function of a trajectory, such as fn=lambda trajectory: 1.0"
+
+
+def test_a_reward_may_be_a_frozen_dataclass():
+    @dataclasses.dataclass(frozen=True)
+    class Weighted(RewardFunction):
+        weight: float = 0.5
+
+        def compute_reward(self, trajectory: Trajectory) -> float:
+            return self.weight
+
+    assert as_reward(Weighted()).name == "Weighted"
+    assert CompositeReward([(Weighted(), 2.0)])(Trajectory(response="4")).reward == 1.0
+
+
 def test_a_function_that_hides_its_parameters_is_refused():
     with pytest.raises(ConfigError, match=r"doesn't show its parameters; wrap it in a function fn\(trajectory\)$"):
         as_reward(max)
@@ -173,7 +197,9 @@ def test_a_function_that_hides_its_parameters_is_refused():
 def test_function_reward_takes_the_trajectory():
     reward = FunctionReward(fn=lambda trajectory: len(trajectory.response), scale=0.5, clip=3.0)
     assert reward(FULL).reward == 3.0
-    assert (reward.name, FunctionReward(len, name="mine").name, FunctionReward(len).name) == ("function", "mine", "len")
+    builtin: Any = len
+    names = (reward.name, FunctionReward(builtin, name="mine").name, FunctionReward(builtin).name)
+    assert names == ("function", "mine", "len")
 
 
 async def test_async_functions_are_awaited():
@@ -220,7 +246,7 @@ def test_a_list_function_gets_the_columns_it_names():
         "prompts": ["p", "p"],
         "completions": ["a", "b"],
         "level": [1, None],
-        "columns": {"level": [1, None], "answer": [None, "4"]},
+        "columns": {"level": [1, None], "answer": [None, "4"], "label": [None, "4"]},
     }
 
 
@@ -256,7 +282,7 @@ def test_a_batch_function_may_take_more():
 )
 def test_rewards_of_a_batch_come_in_many_forms(rewards: Any):
     assert batch_outputs(rewards, 2) == [RewardOutput(1.0), RewardOutput(0.5)]
-    assert batch_outputs({"rewards": rewards}, 2) == [RewardOutput(1.0, score=1.0), RewardOutput(0.5, score=0.5)]
+    assert batch_outputs({"rewards": rewards}, 2) == [RewardOutput(1.0), RewardOutput(0.5)]
 
 
 @pytest.mark.parametrize("value", [1.0, torch.tensor(1.0), torch.tensor([1.0]), np.float64(1)])
@@ -296,8 +322,9 @@ def test_every_list_of_a_batch_is_checked():
 
 
 def test_scores_are_the_rewards_unless_they_are_given():
-    assert [output.score for output in batch_outputs({"rewards": [1, 0], "scores": None}, 2)] == [1.0, 0.0]
-    assert [output.score for output in batch_outputs({"rewards": [1, 0], "scores": [0, 1]}, 2)] == [0.0, 1.0]
+    for scores, expected in ((None, [1.0, 0.0]), ([0, 1], [0.0, 1.0])):
+        outputs = outputs_of(batch_outputs({"rewards": [1, 0], "scores": scores}, 2))
+        assert [score_of(output, "mine") for output in outputs] == expected
 
 
 def test_logs_come_in_many_forms():
@@ -355,12 +382,15 @@ def test_completions_alone_make_a_list_function():
 def test_a_list_function_without_a_column_names_what_there_is():
     with pytest.raises(InvalidRewardError) as caught:
         as_reward(lambda prompts, completions, level: [1.0])(Trajectory(response="x", label="4"))
-    assert str(caught.value) == "no values for the parameter 'level'; there are: prompts, completions, answer"
+    assert str(caught.value) == (
+        "no values for the parameter 'level'; there are: prompts, completions, answer, label. "
+        "Add the column to the data, or give the parameter a default"
+    )
 
 
 def test_a_number_of_a_batch_that_is_not_finite_costs_its_own_response_only():
     first, second = batch_outputs({"rewards": [1.0, math.nan]}, 2)
-    assert first == RewardOutput(1.0, score=1.0)
+    assert first == RewardOutput(1.0)
     assert isinstance(second, RewardError)
     assert str(second) == "reward is nan; it must be finite"
 

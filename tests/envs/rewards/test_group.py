@@ -374,7 +374,8 @@ def test_a_group_reward_can_be_ranked():
 
 
 def test_a_ranking_needs_one_thing_to_rank_by():
-    for arguments in ({}, {"reward": len, "rank": len}):
+    both: dict[str, Any] = {"reward": len, "rank": len}
+    for arguments in ({}, both):
         with pytest.raises(ConfigError, match=r"^give either a reward to rank by, or rank=, a function of all"):
             RankingReward(**arguments)
 

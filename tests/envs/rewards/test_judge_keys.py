@@ -149,7 +149,7 @@ def test_pieces_of_a_key_are_scrubbed_and_short_ones_are_left() -> None:
 ABSENT = """
 import sys
 import turngym.envs.rewards.judge.llm_judge as judge
-assert "openai" not in sys.modules, "it is loaded when the first judge is built"
+assert "openai" not in sys.modules, "it is loaded when the first judge starts"
 sys.modules["openai"] = None  # as where it isn't installed
 try:
     judge.LLMJudge("judge", api_key="x")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -12,8 +14,10 @@ from collections.abc import Iterator
 import pytest
 from turngym.envs.errors import RewardError
 from turngym.envs.rewards import RewardOutput, Trajectory, score_group
+from turngym.envs.rewards.judge.client import Turns
 
 from .judge_server import Asked, JudgeServer, Reply, judge_of, rated, refused, said
+from .scored import outputs_of
 
 
 @pytest.fixture
@@ -96,7 +100,8 @@ def test_a_judge_works_in_one_loop_after_the_other_and_leaves_nothing_open(serve
         scored = asyncio.run(score_group(judge, [Trajectory(response=f"{n} {m}") for m in range(4)]))
         assert all(isinstance(one, RewardOutput) for one in scored)
     loop = asyncio.new_event_loop()  # one that is closed without any ceremony
-    assert loop.run_until_complete(score_group(judge, [Trajectory(response="x")]))[0].parts["rating"] == 7
+    (output,) = outputs_of(loop.run_until_complete(score_group(judge, [Trajectory(response="x")])))
+    assert output.parts["rating"] == 7
     loop.close()
     del loop, judge
     gc.collect()  # anything left open would warn here
@@ -151,3 +156,66 @@ async def test_closing_a_judge_under_a_question_fails_the_question(server: Judge
         await asyncio.sleep(0.001)
     await judge.aclose()
     assert all(isinstance(one, RewardError) for one in await asking)
+
+
+async def test_requests_and_answers_of_a_burst_go_on_one_by_one(
+    server: JudgeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others, turns, usual = 0, [], Turns.take
+
+    async def take(self: Turns, message: object) -> None:
+        await usual(self, message)
+        turns.append(others)
+
+    async def somebody_else() -> None:
+        nonlocal others
+        while True:
+            others += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(Turns, "take", take)
+    beside = asyncio.create_task(somebody_else())
+    await score_group(judge_of(server, max_concurrency=16), [Trajectory(response=str(n)) for n in range(16)])
+    beside.cancel()
+    assert len(turns) == 2 * 16, "a request and an answer each"
+    assert len(set(turns)) == len(turns), "in between, everybody else had a turn"
+
+
+LOADING = """
+import asyncio
+import sys
+import threading
+import turngym.envs.threads as threads
+from turngym.envs.rewards import LLMJudge, Trajectory, score_group
+
+
+class Watch:
+    where = set()
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("openai", "httpx", "httpx2", "httpcore", "httpcore2", "anyio"):
+            self.where.add(threading.current_thread() is threading.main_thread())
+
+
+async def run():
+    judge = LLMJudge("judge", base_url=sys.argv[1])
+    assert "openai" not in sys.modules
+    sys.meta_path.insert(0, Watch())
+    if sys.argv[2] == "start":
+        await judge.start()
+        assert "openai" in sys.modules
+    outputs = await score_group(judge, [Trajectory(response=str(n)) for n in range(8)])
+    own = [thread for thread in threading.enumerate() if thread.name.startswith(threads.THREAD_NAME)]
+    print(Watch.where, len(own), *(output.metadata["rating"] for output in outputs))
+
+
+asyncio.run(run())
+"""
+
+
+@pytest.mark.parametrize("first", ["start", "question"])
+def test_the_library_is_loaded_once_and_off_the_event_loop(server: JudgeServer, first: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", LOADING, server.url, first], capture_output=True, text=True, check=False
+    )
+    assert (result.stdout, result.stderr) == ("{False} 1 7.0 7.0 7.0 7.0 7.0 7.0 7.0 7.0\n", "")

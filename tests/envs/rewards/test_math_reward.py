@@ -44,6 +44,9 @@ def test_a_comparison_takes_a_second_at_most():
     ("response", "label", "is_right", "has_answer"),
     [
         (r"\boxed{\frac{1}{2}}", "0.5", True, True),
+        (r"\boxed{\frac{3\pm\sqrt{5}}{2}}", r"\frac{3 \pm \sqrt 5}{2}", True, True),
+        (r"\boxed{\sqrt{x}}", r"\sqrt x", True, True),
+        (r"\boxed{\sqrt{12}}", r"\sqrt 1 2", False, True),
         ("It is 20.", "19", False, True),
         ("12 + 7", "19", False, False),
         ("", "19", False, False),

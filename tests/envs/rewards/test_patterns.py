@@ -16,7 +16,7 @@ from turngym.envs.rewards.patterns import (
     has_steps,
 )
 
-NO_LABEL = "the trajectory has no label; choose its column with --label_key, or give Trajectory(label=...)"
+NO_LABEL = "the row has neither a label nor a column 'answer'; choose it with --label_key"
 
 
 def said(text: str, label: Any = None) -> Trajectory:

@@ -38,6 +38,8 @@ from turngym.envs.rewards.model.inputs import Exchange, InputEncoder
 from turngym.envs.rewards.model.micro_batches import MicroBatcher, pack
 from turngym.envs.rewards.model.service import THREAD_NAME, _services
 
+from .scored import outputs_of
+
 CONTEXT = 64
 SPECIALS = ("<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>")
 CHATML = (
@@ -171,7 +173,7 @@ def short(response: str) -> Trajectory:
 
 async def test_the_reward_is_what_the_model_gives_for_the_row_alone(reward: RewardModel):
     trajectories = [short(text) for text in TEXTS]
-    given = await score_group(reward, trajectories)
+    given = outputs_of(await score_group(reward, trajectories))
     for trajectory, output in zip(trajectories, given, strict=True):
         logits = reference(Path(reward.config.path), trajectory)
         assert output.reward == pytest.approx(expected(logits), abs=1e-6)
@@ -334,7 +336,7 @@ def test_it_serves_event_loops_one_after_the_other(folders: dict[str, Path]):
     reward = RewardModel(folders["decoder"])
 
     async def ask() -> list[float]:
-        return [output.reward for output in await score_group(reward, [short("4"), short("5")])]
+        return [output.reward for output in outputs_of(await score_group(reward, [short("4"), short("5")]))]
 
     assert asyncio.run(ask()) == asyncio.run(ask())
     asyncio.run(reward.aclose())
@@ -406,7 +408,8 @@ async def test_a_gpu_that_is_missing_is_said_once(
 async def test_a_gpu_gives_the_same_rewards(folders: dict[str, Path], kind: str):
     there, here = RewardModel(folders[kind], device="cuda", dtype="float32"), RewardModel(folders[kind], device="cpu")
     trajectories = [short(text) for text in TEXTS]
-    for a, b in zip(await score_group(there, trajectories), await score_group(here, trajectories), strict=True):
+    scored = [outputs_of(await score_group(reward, trajectories)) for reward in (there, here)]
+    for a, b in zip(*scored, strict=True):
         assert a.reward == pytest.approx(b.reward, abs=1e-3)
     await there.aclose()
     await here.aclose()
@@ -618,7 +621,7 @@ async def test_a_decoder_whose_pad_token_ends_texts_scores_as_it_does_alone(tmp_
     byte_tokenizer(template="{{ messages[-1].content }}", eos_token="</s>").save_pretrained(tmp_path)
     reward = RewardModel(tmp_path, raw=True)
     texts = [chr(33 + n) * (1 + n % 5) for n in range(60)]  # they end with the very tokens that would be taken first
-    given = await score_group(reward, [short(text) for text in texts])
+    given = outputs_of(await score_group(reward, [short(text) for text in texts]))
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
     with torch.no_grad():
         for text, output in zip(texts, given, strict=True):

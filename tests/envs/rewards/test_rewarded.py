@@ -74,7 +74,7 @@ class Seen(RewardFunction):
     async def start(self):
         self.num_started += 1
 
-    async def compute_reward(self, trajectory):
+    async def compute_reward(self, trajectory: Trajectory) -> Any:
         self.trajectories.append(trajectory)
         given = self.given(trajectory) if callable(self.given) else self.given
         if isinstance(given, Exception):
@@ -198,9 +198,10 @@ async def test_the_second_episode_of_an_instance_knows_nothing_of_the_first():
     (None, RewardOutput(0.25), 0.25),
     (None, RewardOutput(7.0), 1.0),
     (None, RewardOutput(7.0, score=0.5), 0.5),
-    (0.0, RewardOutput(7.0, score=0.5), 0.0),
+    (0.0, RewardOutput(7.0, score=0.5), 0.5),
+    (0.0, RewardOutput(7.0), 0.0),
 ])  # fmt: skip
-async def test_the_environments_score_wins_over_the_rewards(own, output, expected):
+async def test_the_rewards_own_score_counts_then_the_environments_then_the_reward(own, output, expected):
     (result,) = await play(RewardedInstance(Count(terminated=True, score=own), Seen(output)), "one")
     assert result.score == expected
 

@@ -164,12 +164,15 @@ def test_keywords_show_what_was_found():
 
 @pytest.mark.parametrize("name", ["required", "bonus", "penalty"])
 def test_two_spellings_of_keywords_must_agree(name: str):
-    assert getattr(KeywordReward(**{name: ["a"], f"{name}_keywords": ["a"]}), f"{name}_keywords") == ("a",)
+    same: dict[str, Any] = {name: ["a"], f"{name}_keywords": ["a"]}
+    other: dict[str, Any] = {name: ["a"], f"{name}_keywords": ["b"]}
+    text: dict[str, Any] = {name: "abc"}
+    assert getattr(KeywordReward(**same), f"{name}_keywords") == ("a",)
     with pytest.raises(ConfigError) as caught:
-        KeywordReward(**{name: ["a"], f"{name}_keywords": ["b"]})
+        KeywordReward(**other)
     assert str(caught.value) == f"{name}_keywords=['b'] and {name}=['a'] mean the same thing; give one of them"
     with pytest.raises(ConfigError, match=rf"^{name}_keywords='abc' must be a list of texts$"):
-        KeywordReward(**{name: "abc"})
+        KeywordReward(**text)
 
 
 @pytest.mark.parametrize(

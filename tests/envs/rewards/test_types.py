@@ -18,6 +18,15 @@ def test_a_response_is_all_that_a_trajectory_needs():
     assert Trajectory() == Trajectory(response="")
 
 
+def test_prompt_and_response_may_be_given_by_position():
+    assert Trajectory("2 + 2?", "4") == Trajectory(prompt="2 + 2?", response="4")
+
+
+def test_none_stands_for_no_token_rewards_and_no_metadata():
+    output = RewardOutput(1.0, None, None)  # pyright: ignore[reportArgumentType]
+    assert output == RewardOutput(reward=1.0, token_rewards=[], metadata={})
+
+
 def test_prompt_and_response_become_messages_and_a_turn():
     trajectory = Trajectory(prompt="2 + 2?", response="4", token_ids=[7, 8])
     assert list(trajectory.messages) == [

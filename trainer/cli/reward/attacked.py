@@ -83,6 +83,8 @@ def _print(report: AttackReport, threshold: float) -> None:
     console.print(table)
     for text in _failures([*honest, *report.results]):
         say(console, text)
+    if report.by_score:
+        say(console, "The reward compares episodes: its scores are shown, not its rewards.")
     say(console, _verdict(report, threshold))
 
 
@@ -103,10 +105,13 @@ def _failures(results: Sequence[AttackResult]) -> list[str]:
 
 def _verdict(report: AttackReport, threshold: float) -> str:
     winners, count = report.winners(threshold), len(report.results)
-    names = ", ".join(result.name for result in winners)
+    names, verb = ", ".join(result.name for result in winners), "earns" if len(winners) == 1 else "earn"
     if not report.is_known:
         return "Nothing could be scored; give --examples with the columns that the reward needs."
     unknown = f"; {len(report.unknown)} could not be scored" if report.unknown else ""
     if not winners:
-        return f"None of {count} attacks earns {threshold:g} or more{unknown}."
-    return f"{len(winners)} of {count} attacks earn {threshold:g} or more{unknown}: {names}"
+        honest = report.honest.best
+        doubt = "" if honest is None or honest >= threshold else "; nor does an honest response, so this says little"
+        hint = ": give --examples with better ones, or another --threshold" if doubt else ""
+        return f"None of {count} attacks earns {threshold:g} or more{unknown}{doubt}{hint}."
+    return f"{len(winners)} of {count} attacks {verb} {threshold:g} or more{unknown}: {names}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -51,6 +52,8 @@ def reward_of(flags: Mapping[str, Any]) -> RewardFunction:
     if not timeout_s > 0:
         raise ConfigError(f"--reward_timeout_s {timeout_s:g} must be above 0 seconds")
     file = file_of(given)
+    if file is not None and not file.is_file():
+        raise ConfigError(f"{file}: there is no such reward file; give {WHICH}")
     if flags["reward_kwargs"]:
         return _made(given, flags["reward_kwargs"], is_file=file is not None)
     from ...config import RewardConfig
@@ -97,6 +100,11 @@ def _made(name: str, kwargs: Mapping[str, Any], *, is_file: bool) -> RewardFunct
     kind = None if is_file else getattr(rewards, name, None)
     if not (isinstance(kind, type) and issubclass(kind, RewardFunction)):
         raise ConfigError(f"--reward_kwargs is for ready rewards, such as LengthReward; {name} isn't one")
+    parameters = inspect.signature(kind).parameters
+    known = [name for name, parameter in parameters.items() if parameter.kind is not parameter.VAR_KEYWORD]
+    for argument in kwargs:
+        if argument not in parameters and len(known) == len(parameters):
+            raise ConfigError(f"--reward_kwargs: {name} takes no argument {argument!r}; it takes: {', '.join(known)}")
     try:
         return kind(**kwargs)
     except TypeError as error:

@@ -26,8 +26,14 @@ def shown(text: str, width: int = 40) -> Text:
 
 
 def number(value: float | None, num_digits: int = 6) -> str:
-    """A number for a table."""
-    return "-" if value is None else f"{value:.{num_digits}g}"
+    """A number for a table.
+
+    >>> number(-2187.4, 3), number(0.123456, 3)
+    ('-2187', '0.123')
+    """
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if 10**num_digits <= abs(value) < 1e9 else f"{value:.{num_digits}g}"
 
 
 def say(console: Console, text: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ....envs.errors import ConfigError
+from ...reward_reports.shown_text import head
 from ..flags import FlagParser, parse
 from .given import add_reward, call_timeout_s, reward_of, with_reward
 
@@ -21,6 +22,7 @@ _EXAMPLE = (
 )
 
 _MESSAGE_CHARS = 2000
+_LINES = 5
 
 
 def run(argv: Sequence[str]) -> int:
@@ -53,7 +55,6 @@ def _print(results: Sequence[CaseResult]) -> None:
     """A row for each number of each case, then what failed and how many are off."""
     from rich.console import Console
 
-    from ...reward_reports.shown_text import head
     from .shown import make_table, number, say, shown
 
     console = Console(highlight=False)
@@ -70,8 +71,21 @@ def _print(results: Sequence[CaseResult]) -> None:
             table.add_row(*first, shown(comparison.part, 18), number(comparison.given), expected, verdict)
             first = ("", "")
     console.print(table)
-    for result in results:
-        if result.error is not None:
-            say(console, f"line {result.case.line} failed: {head(str(result.error), _MESSAGE_CHARS)}")
+    for text in _failures(results):
+        say(console, text)
     num_off = sum(result.is_off for result in results)
     say(console, f"{len(results)} case{'s' * (len(results) != 1)}, {num_off} off")
+
+
+def _failures(results: Sequence[CaseResult]) -> list[str]:
+    """What scoring failed with; cases that failed in the same way share a line."""
+    alike: dict[str, list[int]] = {}
+    for result in results:
+        if result.error is not None:
+            alike.setdefault(head(str(result.error), _MESSAGE_CHARS), []).append(result.case.line)
+    texts = []
+    for message, lines in alike.items():
+        more = f" and {len(lines) - _LINES} more" if len(lines) > _LINES else ""
+        named = ", ".join(map(str, lines[:_LINES]))
+        texts.append(f"line{'s' * (len(lines) != 1)} {named}{more} failed: {message}")
+    return texts
