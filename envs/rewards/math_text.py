@@ -42,6 +42,13 @@ _REPLACED = [
     (re.compile(r"(?<=\d)\\,(?=\d{3}(?!\d))"), ","),
     (re.compile(r"(?<!\\)\\[,;: ]|~|\\q?quad(?![A-Za-z])"), " "),
     (re.compile(r"\\([%$])"), r"\1"),
+    (
+        re.compile(
+            r"(?<![^\s{($=:])(?<!\\times )(?<!\\times  )(?<!\\cdot )(?<!\\cdot  )(?<!x )10\s?\^\s?"
+            r"(?:\{\s?(-?\d{1,2})\s?\}|(-?\d{1,2})(?!\d))"
+        ),
+        r"1 \\times 10^{\1\2}",
+    ),
     (re.compile(r"\\geq(?![A-Za-z])"), r"\\ge"),
     (re.compile(r"\\leq(?![A-Za-z])"), r"\\le"),
     (re.compile(r"\\varnothing(?![A-Za-z])"), r"\\emptyset"),
