@@ -34,7 +34,7 @@ def as_numbers(value: Any, count: int, what: str) -> list[float]:
     Raises:
         InvalidRewardError: it has another shape, or holds something that is no number; the message names both shapes.
     """
-    items: Any = value.tolist() if hasattr(value, "tolist") else value  # numpy's arrays, and torch's tensors on any device
+    items: Any = value.tolist() if hasattr(value, "tolist") else value  # numpy's arrays, torch's tensors
     if isinstance(items, bool | int | float) and count == 1:
         items = [items]
     if not isinstance(items, list | tuple) or len(items) != count:
