@@ -213,8 +213,6 @@ def _is_async(reward: RewardFunction) -> bool:
     if isinstance(reward, CombinedReward):
         parts = list(reward.rewards.values())
         return any(map(_is_async, parts)) and all(_is_async(part) or _is_ours(part) for part in parts)
-    if isinstance(reward, FUNCTIONS):
-        return inspect.iscoroutinefunction(reward.fn) or inspect.iscoroutinefunction(type(reward.fn).__call__)
     return is_async(reward.compute_rewards if sees_groups(reward) else reward.compute_reward)
 
 

@@ -43,6 +43,7 @@ class RewardFunction(ABC):
     Attributes:
         reward_range: least and greatest reward that `compute_reward` gives.
         limits_itself: whether it limits the time of its own calls, as one does that queues them; nobody else then does.
+        wraps_async: whether its plain methods do nothing but call an async function, so that they need no thread.
     """
 
     name: str = ""
@@ -50,6 +51,7 @@ class RewardFunction(ABC):
     clip: Clip = None
     reward_range: tuple[float, float] = (-math.inf, math.inf)
     limits_itself: bool = False
+    wraps_async: bool = False
 
     def __init__(self, name: str | None = None, scale: float = 1.0, clip: Clip = None) -> None:
         self.name = type(self).__name__ if name is None else name
@@ -169,7 +171,8 @@ def plain_outside_loop(method: Callable[[Any, Trajectory], Coroutine[Any, Any, R
 
 def is_async(method: Any) -> bool:
     """Whether a method of a reward gives a coroutine on an event loop, and is to be called there."""
-    return inspect.iscoroutinefunction(method) or hasattr(method, _ASYNC)
+    wraps_async = getattr(getattr(method, "__self__", None), "wraps_async", False)
+    return wraps_async or inspect.iscoroutinefunction(method) or hasattr(method, _ASYNC)
 
 
 _ASYNC = "gives_coroutine_on_loop"

@@ -55,6 +55,7 @@ class FunctionReward(RewardFunction):
         if not callable(fn):
             raise ConfigError(f"fn={fn!r} must be a function of a trajectory, such as fn=lambda trajectory: 1.0")
         self.fn = fn
+        self.wraps_async = _is_async(fn)
 
     def compute_reward(self, trajectory: Trajectory) -> RewardOutput | Awaitable[RewardOutput]:
         """What the function gives."""
@@ -72,6 +73,7 @@ class NamedArgumentsReward(RewardFunction):
     def __init__(self, fn: Callable[..., Any], name: str | None = None) -> None:
         super().__init__(_name_of(fn) if name is None else name)
         self.fn = fn
+        self.wraps_async = _is_async(fn)
         self._parameters = _parameters(fn)
 
     def compute_reward(self, trajectory: Trajectory) -> RewardOutput | Awaitable[RewardOutput]:
@@ -115,6 +117,7 @@ class BatchFunctionReward(GroupReward):
     def __init__(self, fn: Callable[..., Any], name: str | None = None) -> None:
         super().__init__(_name_of(fn) if name is None else name)
         self.fn = fn
+        self.wraps_async = _is_async(fn)
         self._names = {parameter.name for parameter in _parameters(fn)}
         kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
         self._needed = {p.name for p in _parameters(fn) if p.default is p.empty and p.kind not in kinds}
@@ -271,6 +274,10 @@ def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
         return list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
         raise ConfigError(f"{fn!r} doesn't show its parameters; wrap it in a function fn(trajectory)") from None
+
+
+def _is_async(fn: Any) -> bool:
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
 def _name_of(fn: Any) -> str:

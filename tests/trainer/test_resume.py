@@ -29,7 +29,7 @@ class Odd(AgentInstance):
         is_odd = float(len(action.text) % 2)
         return StepResult(observation="Again.", reward=is_odd, terminated=self.turn == 2, score=is_odd)
 
-def noise(episode, task):  # draws from a global stream, which a checkpoint keeps too
+async def noise(trajectory):  # draws from a global stream, which a checkpoint keeps too; async, so in a fixed order
     return 0.1 * random.random()
 
 def die():

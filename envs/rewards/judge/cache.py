@@ -8,6 +8,7 @@ import logging
 import os
 import sqlite3
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +98,7 @@ class VerdictCache:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(self.path, timeout=BUSY_S, check_same_thread=False)
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS verdicts "
-                "(key TEXT PRIMARY KEY, rating REAL NOT NULL, reason TEXT NOT NULL) WITHOUT ROWID"
-            )
+            _set_up(connection)
         except sqlite3.Error:
             connection.close()
             raise
@@ -113,6 +109,24 @@ class VerdictCache:
         if not self._has_warned:
             self._has_warned = True
             logger.warning("the judge's cache %s can't be %s: %s; this is said once", self.path, what, error)
+
+
+def _set_up(connection: sqlite3.Connection) -> None:
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS verdicts "
+                "(key TEXT PRIMARY KEY, rating REAL NOT NULL, reason TEXT NOT NULL) WITHOUT ROWID"
+            )
+        except sqlite3.OperationalError as error:  # sqlite doesn't wait for others that set the file up, too
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def key_of(question: Any) -> str:

@@ -8,7 +8,9 @@ import pickle
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,19 @@ def test_processes_share_a_cache(server: JudgeServer, path: Path) -> None:
     assert told == [[*(f"{1 + n % 10}.0" for n in part), "20", "0"] for part in (range(20), range(20, 40))]
     assert run(0, 40).communicate()[0].split()[-2:] == ["0", "40"]
     assert len(server.asked) == 40
+
+
+def test_many_may_make_the_file_at_the_same_time(tmp_path: Path) -> None:
+    for round_ in range(20):
+        path, together = tmp_path / str(round_), threading.Barrier(8)
+
+        def make(path: Path = path, together: threading.Barrier = together) -> VerdictCache:
+            together.wait()
+            return VerdictCache(path)
+
+        with ThreadPoolExecutor(8) as threads:
+            for cache in [made.result() for made in [threads.submit(make) for _ in range(8)]]:
+                cache.close()
 
 
 def test_what_another_process_kept_first_stays(path: Path) -> None:
