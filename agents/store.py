@@ -41,6 +41,8 @@ class EpisodeWriter:
     """
 
     def __init__(self, run_dir: str | Path) -> None:
+        import pyarrow.parquet  # noqa: F401 - here, as it takes half a second, which a running event loop doesn't have
+
         self.folder = Path(run_dir) / "episodes"
 
     def write(self, episodes: Sequence[Episode], *, split: Literal["train", "eval"] = "train", update: int = 0) -> Path:
